@@ -1,0 +1,40 @@
+# Each target works alone on a fresh clone: it makes .venv, installs what constraints.txt pins, runs.
+PYTHON ?= python3
+# The CPU build. A GPU user installs the torch of their choice: pip install torch, pip install -e .
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint types docs bench clean
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "scool needs Python 3.11 or newer"'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt "$(TORCH)"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+demo: $(VENV)/.installed  ## K personal models on real digits, and the graph they learn over
+	rm -rf demo
+	$(BIN)/scool compare --seeds 3 --out demo
+
+test: $(VENV)/.installed  ## proves the mathematics
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+lint: $(VENV)/.installed  ## style, and that the rooms import one way
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: $(VENV)/.installed
+	$(BIN)/pyright
+
+docs: $(VENV)/.installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	$(BIN)/mkdocs build --strict
+
+bench: $(VENV)/.installed
+	$(BIN)/python benchmarks/estep.py
+
+clean:
+	rm -rf $(VENV) demo site .pytest_cache .ruff_cache

@@ -1,0 +1,49 @@
+"""Learn personal models without a server: find out who should learn from whom.
+
+>>> import scool
+>>> federation = scool.digits(num_clients=4, groups=2, seed=0)
+>>> result = scool.fit(federation, "mlp", scool.SCooL(prior=scool.SBM(num_blocks=2)), rounds=2)
+>>> result.graph.shape
+torch.Size([4, 4])
+"""
+
+__version__ = "0.1.0"
+
+from scool.algorithms import DPSGD, FedAvg, LocalOnly, SCooL, Truth
+from scool.data.arrays import from_arrays
+from scool.data.catalogue import DataConfig, load
+from scool.data.digits import digits
+from scool.data.federation import Federation, Split
+from scool.data.synthetic import synthetic
+from scool.errors import ScoolError
+from scool.experiment.result import Result
+from scool.experiment.run import fit
+from scool.learning.cross import CrossDraw
+from scool.learning.local_sgd import LocalSGD
+from scool.models import ModelConfig
+from scool.priors import MMSBM, SBM, Attention, Dirac
+
+__all__ = [
+    "DPSGD",
+    "MMSBM",
+    "SBM",
+    "Attention",
+    "CrossDraw",
+    "DataConfig",
+    "Dirac",
+    "FedAvg",
+    "Federation",
+    "LocalOnly",
+    "LocalSGD",
+    "ModelConfig",
+    "Result",
+    "SCooL",
+    "ScoolError",
+    "Split",
+    "Truth",
+    "digits",
+    "fit",
+    "from_arrays",
+    "load",
+    "synthetic",
+]

@@ -1,0 +1,27 @@
+"""The step that all methods which exchange updates share."""
+
+import torch
+from torch import Tensor
+
+from scool.contracts import Engine
+from scool.types import Tree
+
+
+def mix_updates(engine: Engine, weights: Tensor, theta: Tree, half: Tree) -> Tree:
+    r"""$\theta_i^{t+1} = \theta_i^t + \sum_j \hat w_{ij} (\theta_j^{t+1/2} - \theta_j^t)$.
+
+    A client whose row is the unit vector keeps its own result to the bit, so that a graph without
+    edges is local SGD exactly and not up to rounding.
+    """
+    mixed = engine.mix(weights, {n: half[n] - theta[n] for n in theta})
+    eye = torch.eye(len(weights), dtype=weights.dtype, device=weights.device)
+    alone = (weights == eye).all(dim=1)[engine.owned.to(weights.device)]
+    out: Tree = {}
+    for n, mine in half.items():
+        out[n] = torch.where(per_client(alone, mine).bool(), mine, theta[n] + mixed[n])
+    return out
+
+
+def per_client(value: Tensor, like: Tensor) -> Tensor:
+    """(n,) numbers, one a client, shaped to multiply a stacked tensor (n, ...)."""
+    return value.to(like).view(-1, *[1] * (like.dim() - 1))

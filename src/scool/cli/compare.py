@@ -1,0 +1,125 @@
+"""`scool compare`: several methods on the same federation."""
+
+import json as json_module
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scool.cli.arguments import parse, peek, read_toml
+from scool.cli.console import Console, new_folder
+from scool.data.catalogue import DataConfig
+from scool.errors import ConfigError, RunError
+from scool.experiment.compare import Comparison, run_comparison, summarise
+from scool.experiment.config import Settings, default_run
+from scool.experiment.options import with_options
+from scool.experiment.recipes import METHODS
+from scool.experiment.result import Result
+from scool.learning.local_sgd import LocalSGD
+from scool.report.figures import accuracy_figure, graphs_figure
+from scool.report.tables import comparison_table
+
+DEFAULT_METHODS = "local,fedavg,dpsgd,truth,scool-sbm,scool-attention,scool-mmsbm"
+
+
+@dataclass(frozen=True)
+class CompareCommand:
+    """Options of `scool compare`. All methods share the data, the model, the batches and SGD."""
+
+    settings: Settings = field(default_factory=Settings)
+    sgd: LocalSGD = field(default_factory=LocalSGD)
+    methods: str = DEFAULT_METHODS
+    """Names with commas between, or `all`; `scool run --help` lists them."""
+    seeds: int = 1
+    """How many seeds, from --seed on; the table shows means."""
+    set: tuple[str, ...] = ()
+    """Options of single methods: --set scool-sbm.num_blocks=4 fedavg.participation=0.1."""
+    out: Path | None = None
+    """Folder for the records; default: a new one under runs/."""
+    json: bool = False
+    """Print one JSON object a method instead of a table."""
+    quiet: bool = False
+    """No progress on stderr."""
+    figures: bool = True
+    """Save pictures of the graphs and of the accuracy over rounds."""
+    config: Path | None = None
+    """A TOML file with options, those of a method in a table [method.NAME]; flags override it."""
+
+
+def compare(arguments: Sequence[str]) -> int:
+    options = read_toml(peek(arguments, "--config"))
+    per_method: dict[str, dict[str, Any]] = options.pop("method", {})
+    data = DataConfig(
+        dataset=peek(arguments, "--dataset") or options.get("dataset", "digits"),
+        partition=peek(arguments, "--partition") or options.get("partition", "auto"),  # type: ignore
+        task=peek(arguments, "--task") or options.get("task", "classification"),  # type: ignore
+    )
+    base = default_run("local", data)
+    default = CompareCommand(settings=base.settings, sgd=base.algorithm.sgd)
+    default = with_options(default, options, "the configuration file")
+    command = parse(default, arguments, "scool compare", "Several methods on one federation.")
+    names = METHODS if command.methods == "all" else command.methods.split(",")
+    comparison = Comparison(
+        methods=tuple(name.strip() for name in names if name.strip()),
+        settings=command.settings,
+        sgd=command.sgd,
+        seeds=command.seeds,
+        options=_merge(per_method, command.set),
+    )
+    out = command.out or new_folder(f"compare-{command.settings.data.dataset}")
+    return _finish(comparison, out, command.json, command.quiet, command.figures)
+
+
+def _merge(tables: Mapping[str, Mapping[str, Any]], words: Sequence[str]) -> dict[str, Any]:
+    """Options of single methods: from the file, then from --set."""
+    merged = {method: dict(options) for method, options in tables.items()}
+    for word in words:
+        left, equals, text = word.partition("=")
+        method, dot, name = left.rpartition(".")
+        if not (equals and dot and method and name):
+            raise ConfigError(f"set = {word!r} is not possible: write METHOD.OPTION=VALUE")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        merged.setdefault(method, {})[name.replace("-", "_")] = value
+    return merged
+
+
+def is_comparison(folder: Path) -> bool:
+    return (folder / "compare.json").is_file()
+
+
+def resume_comparison(folder: Path, as_json: bool, quiet: bool) -> int:
+    try:
+        values = json_module.loads((folder / "compare.json").read_text())
+    except (OSError, ValueError) as error:
+        raise RunError(f"{folder / 'compare.json'} cannot be read: {error}") from error
+    return _finish(Comparison.from_dict(values), folder, as_json, quiet, True)
+
+
+def _finish(comparison: Comparison, out: Path, as_json: bool, quiet: bool, figures: bool) -> int:
+    """Run, then print the table (or a JSON object a method) and save the pictures."""
+    with Console(comparison.settings.rounds, quiet=quiet) as console:
+        results = run_comparison(comparison, out, [console])
+    summaries = [summarise(results[method]) for method in comparison.methods]
+    pictures = _save_figures(results, out) if figures else []
+    if as_json:
+        for summary in summaries:
+            print(json_module.dumps(summary))
+        return 0
+    federation = next(iter(results.values()))[0].federation
+    seeds = f", mean of {comparison.seeds} seeds" if comparison.seeds > 1 else ""
+    comparison_table(summaries, f"{federation.name}, {federation.num_clients} clients{seeds}")
+    for path in [*pictures, out]:
+        print(path)
+    return 0
+
+
+def _save_figures(results: Mapping[str, Sequence[Result]], out: Path) -> list[Path]:
+    first = {method: runs[0] for method, runs in results.items()}
+    paths = [out / "accuracy.png", out / "graphs.png"]
+    accuracy_figure(results, paths[0])
+    graphs_figure(first, paths[1])
+    return paths

@@ -1,0 +1,96 @@
+"""The command line: `scool run | compare | resume | rerun | data`."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+
+from scool.errors import ScoolError, nearest
+
+HELP = """scool: learn personal models without a server
+
+usage: scool COMMAND [options]
+
+  run METHOD     one method on one federation          scool run scool-sbm --seed 1
+  compare        several methods on one federation     scool compare --methods local,scool-sbm
+  resume DIR     continue a run or a comparison that was stopped
+  rerun DIR      repeat a run with the same configuration
+  data           list, check or fetch datasets         scool data list
+  --version      the version
+
+scool COMMAND --help lists the options of a command. Progress goes to stderr, results to stdout.
+"""
+
+
+def _run(arguments: Sequence[str]) -> int:
+    from scool.cli.run import run
+
+    return run(arguments)
+
+
+def _compare(arguments: Sequence[str]) -> int:
+    from scool.cli.compare import compare
+
+    return compare(arguments)
+
+
+def _resume(arguments: Sequence[str]) -> int:
+    from scool.cli.resume import resume
+
+    return resume(arguments)
+
+
+def _rerun(arguments: Sequence[str]) -> int:
+    from scool.cli.resume import rerun
+
+    return rerun(arguments)
+
+
+def _data(arguments: Sequence[str]) -> int:
+    from scool.cli.data import data
+
+    return data(arguments)
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "run": _run,
+    "compare": _compare,
+    "resume": _resume,
+    "rerun": _rerun,
+    "data": _data,
+}
+
+
+def dispatch(arguments: Sequence[str]) -> int:
+    """Run one command; the exit code."""
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0 if arguments else 2
+    if arguments[0] in ("--version", "-V", "version"):
+        from scool import __version__
+
+        print(f"scool {__version__}")
+        return 0
+    name, *rest = arguments
+    if name not in COMMANDS:
+        raise ScoolError(f"unknown command {name!r}: {nearest(name, COMMANDS)}")
+    return COMMANDS[name](rest)
+
+
+def main() -> None:
+    """Exit codes: 0 done, 2 a mistake in the input, 130 stopped by a person (state saved)."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop saves, too
+    try:
+        code = dispatch(sys.argv[1:])
+    except ScoolError as error:
+        from scool.experiment.run import Interrupted
+
+        print(f"scool: {error}", file=sys.stderr)
+        code = 130 if isinstance(error, Interrupted) else 2
+    except KeyboardInterrupt:
+        print("scool: stopped", file=sys.stderr)
+        code = 130
+    except BrokenPipeError:  # the reader of our output has gone, e.g. `scool data list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)

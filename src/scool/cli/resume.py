@@ -1,0 +1,70 @@
+"""`scool resume DIR` and `scool rerun DIR`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from scool.cli.compare import is_comparison, resume_comparison
+from scool.cli.console import Console
+from scool.cli.run import print_summary
+from scool.experiment.config import config_of, execute
+from scool.recording.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class ResumeCommand:
+    """Continue a run that was stopped; a finished one prints its result again."""
+
+    folder: tyro.conf.Positional[Path]
+    """The folder of the run or of the comparison."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+    quiet: bool = False
+    """No progress on stderr."""
+
+
+@dataclass(frozen=True)
+class RerunCommand:
+    """Repeat a run with the same configuration in a new folder."""
+
+    folder: tyro.conf.Positional[Path]
+    """The folder of the run to repeat."""
+    out: Path | None = None
+    """Folder for the new records; default: a new one beside the old."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+    quiet: bool = False
+    """No progress on stderr."""
+
+
+def resume(arguments: Sequence[str]) -> int:
+    command = tyro.cli(ResumeCommand, args=list(arguments), prog="scool resume")
+    if is_comparison(command.folder):
+        return resume_comparison(command.folder, command.json, command.quiet)
+    folder = RunFolder.open(command.folder)
+    config = config_of(folder.header, folder.path)
+    with Console(config.settings.rounds, quiet=command.quiet) as console:
+        result = execute(config, out=folder.path, resume=True, recorders=[console])
+    print_summary(result.summary(), command.json)
+    return 0
+
+
+def rerun(arguments: Sequence[str]) -> int:
+    command = tyro.cli(RerunCommand, args=list(arguments), prog="scool rerun")
+    folder = RunFolder.open(command.folder)
+    config = config_of(folder.header, folder.path)
+    out = command.out or _beside(folder.path)
+    with Console(config.settings.rounds, quiet=command.quiet) as console:
+        result = execute(config, out=out, recorders=[console])
+    print_summary(result.summary(), command.json)
+    return 0
+
+
+def _beside(path: Path) -> Path:
+    """The first free name beside a run folder."""
+    number = 1
+    while (candidate := path.with_name(f"{path.name}-rerun-{number}")).exists():
+        number += 1
+    return candidate

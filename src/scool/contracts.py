@@ -1,0 +1,182 @@
+"""Every promise on one page: what a prior, an engine, a method and a recorder are. No code.
+
+Rows of a K x K matrix are receivers, columns are sources: `w[i, j]` says how much client i learns
+FROM client j, everywhere. K is the number of clients, n the number held by this process.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+
+from torch import Tensor
+
+from scool.learning.cross import CrossDraw
+from scool.learning.local_sgd import LocalSGD
+from scool.types import Info, Params, Tree
+
+Split = Literal["train", "val", "test"]
+Route = Literal["peers", "server"]
+SelfMode = Literal["gated", "always", "exclude"]
+Mixes = Literal["updates", "models"]
+
+
+def keep(x: Tensor) -> Tensor:
+    """Collecting from all clients where one process holds them all: nothing to do."""
+    return x
+
+
+class Evidence(NamedTuple):
+    """What the clients report to the graph after local learning."""
+
+    log_lik: Tensor  # (K, K) log P(D_j | theta_i) as it enters the posterior (minus the mean loss)
+    seen: Tensor  # (K, K) bool: the pairs measured this round; all others enter no sum
+    uniform: float = (
+        0.0  # log-likelihood of the uniform predictor, -log C (the "uniform" null model)
+    )
+    updates: Tree | None = None  # theta_i^(t+1/2) - theta^0 of the clients held here (attention)
+    gather: Callable[[Tensor], Tensor] = keep  # rows of the clients held here -> rows of all K
+    total: Callable[[Tensor], Tensor] = keep  # sum over all processes
+
+
+S = TypeVar("S")  # the state of a prior or of a method: a NamedTuple of tensors, trees and states
+
+
+class Prior(Protocol[S]):
+    """P(Y) or P(Y | theta) with its variational family. Pure; the state has a field `w` (K, K)."""
+
+    @property
+    def mixes(self) -> Mixes:
+        """What w averages: the updates of the sources (case 1.2) or their models (Dirac, 1.1)."""
+        ...
+
+    @property
+    def self_mode(self) -> SelfMode:
+        """Whether a client's own data is gated by w_ii or always counts fully."""
+        ...
+
+    def init(self, num_clients: int, theta0: Params, seed: int) -> S: ...
+
+    def e_step(self, state: S, evidence: Evidence) -> S:
+        """[E]: w and the other parameters of q."""
+        ...
+
+    def m_step(self, state: S, evidence: Evidence) -> S:
+        """[M]: alpha, B, phi; never theta."""
+        ...
+
+    def elbo(self, state: S, evidence: Evidence) -> Tensor:
+        """The part of the bound that depends on the graph, a scalar."""
+        ...
+
+    def ranking(self, state: S, evidence: Evidence) -> Tensor:
+        """(K, K): a client keeps the columns that are largest here when the graph gets sparse."""
+        ...
+
+    def pull(self, state: S, evidence: Evidence) -> Tree | None:
+        """What the prior adds to G_i of [M]: minus the gradient of log P(Y | theta) in theta_i."""
+        ...
+
+    def describe(self, state: S) -> Info:
+        """What a person may want to see besides w, e.g. `blocks` (K,)."""
+        ...
+
+
+class Trained(NamedTuple):
+    """What local learning gives back."""
+
+    theta: Tree  # theta^(t+1/2) of the clients held here
+    loss: Tensor  # (K,) mean loss over the local steps; NaN for a client in quarantine
+
+
+Metric = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(outputs (s, C), targets (s, ...), classes (C,) bool) -> one number a sample, (s,)."""
+
+
+class Engine(Protocol):
+    """Where clients live. They meet through these verbs and nowhere else, and each is counted.
+
+    One process holds all K clients (`local`), K / ranks of them, or one (a peer). Trees hold the
+    clients held here; K x K matrices and (K,) vectors are whole and equal everywhere.
+    """
+
+    @property
+    def num_clients(self) -> int: ...
+    @property
+    def owned(self) -> Tensor:
+        """(n,) ids of the clients held here."""
+        ...
+
+    @property
+    def sizes(self) -> Tensor:
+        """(K,) number of training samples of each client."""
+        ...
+
+    @property
+    def uniform_log_lik(self) -> float:
+        """log-likelihood of the uninformed predictor: -log C, or the best constant (regression)."""
+        ...
+
+    @property
+    def truth(self) -> Tensor | None:
+        """(K, K) the true graph where it is known; only the reference method may look."""
+        ...
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def active(self) -> Tensor:
+        """(K,) bool: clients that are not in quarantine (non-finite data, losses or models)."""
+        ...
+
+    def replicate(self, theta0: Params) -> Tree:
+        """The same model for every client held here."""
+        ...
+
+    def train(self, theta: Tree, sgd: LocalSGD, round: int, among: Tensor | None = None) -> Trained:
+        """The hot loop: the local steps of every client, or of those in `among` (K,) bool. A client
+        whose numbers stop being finite keeps the model it came with and goes into quarantine."""
+        ...
+
+    def mix(self, w: Tensor, tree: Tree, via: Route = "peers") -> Tree:
+        """out_i = sum_j w_ij x_j over the nonzero w_ij; the share of a client in quarantine goes to
+        the rest of the row."""
+        ...
+
+    def cross_loss(self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int) -> Tensor:
+        """(K, K) mean loss of theta_i on a draw of D_j for the pairs asked for, NaN elsewhere."""
+        ...
+
+    def cross_gradient(self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int) -> Tree:
+        """sum_j w_ij grad L(batch_j; theta_i), each batch the first of client j in that round."""
+        ...
+
+    def squared_distances(self, tree: Tree) -> Tensor:
+        """(K, K) ||x_i - x_j||^2."""
+        ...
+
+    def measure(self, theta: Tree, split: Split, metric: Metric) -> Tensor:
+        """(K,) mean of a metric over each client's own samples; NaN where it has none."""
+        ...
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """Rows of the clients held here -> rows of all K. For small things."""
+        ...
+
+    def total(self, x: Tensor) -> Tensor:
+        """Sum over all processes, e.g. the gradient of a parameter that everyone shares."""
+        ...
+
+
+class Algorithm(Protocol[S]):
+    """One method. The dataclass is the method: its options are its fields. S has a field `theta`;
+    a method that mixes puts the weights it used into Info as `graph`."""
+
+    def init(self, engine: Engine, theta0: Params) -> S: ...
+    def step(self, engine: Engine, state: S, round: int) -> tuple[S, Info]: ...
+
+
+class Recorder(Protocol):
+    """Watches a run and never changes it."""
+
+    def start(self, header: Mapping[str, Any], first_round: int) -> None: ...
+    def round(self, row: Mapping[str, Any], info: Info) -> None: ...
+    def end(self, result: Any) -> None: ...

@@ -1,0 +1,211 @@
+"""A person's own data: a list of arrays or torch datasets, one entry a client."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from scool.data.build import hold_out, pad_rows
+from scool.data.federation import Federation, Split, Task, Truth, group_graph, true_graph
+from scool.data.transform import ImageTransform
+from scool.errors import DataError, unknown
+
+_KEYS = ("x_train", "y_train", "x_val", "y_val", "x_test", "y_test")
+_Part = tuple[Tensor, Tensor]  # inputs and targets of one client
+_Client = dict[str, _Part]
+
+
+def from_arrays(
+    clients: Sequence[Any],
+    *,
+    name: str = "own data",
+    task: Task = "classification",
+    num_classes: int | None = None,
+    classes: Tensor | None = None,
+    truth: Tensor | Truth | None = None,
+    groups: Sequence[int] | Tensor | None = None,
+    test_fraction: float = 0.2,
+    val_fraction: float = 0.0,
+    seed: int = 0,
+    transform: ImageTransform | None = None,
+    client_names: Sequence[str] | None = None,
+    class_names: Sequence[str] | None = None,
+) -> Federation:
+    """A federation from the data of each client, numpy or torch, of any sizes.
+
+    Args:
+        clients: one entry a client: `(x, y)`, `(x_train, y_train, x_test, y_test)`, a mapping with
+            those names (also x_val, y_val; or x, y), a torch Dataset of (x, y) pairs, or a pair of
+            datasets (train, test).
+        name: what reports call it.
+        task: `regression` takes float targets of shape (n,) or (n, outputs).
+        num_classes: default: the largest label plus one.
+        classes: (K, C) bool tasks; default: the labels each client has in any of its parts.
+        truth: (K, K) rows that sum to one, or a rule such as `identical` to derive it from classes.
+        groups: a number a client; gives the truth where `truth` is absent.
+        test_fraction: share of the samples set aside where a client brings no test data.
+        val_fraction: share of the training samples set aside where it brings no validation data.
+        seed: for the choice of those samples.
+        transform: required for uint8 images.
+        client_names: for messages and reports.
+        class_names: one a class.
+
+    >>> import numpy as np
+    >>> own = [(np.zeros((5, 3)), np.array([0, 1, 0, 1, 1])) for _ in range(4)]
+    >>> from_arrays(own).train.sizes.tolist()
+    [4, 4, 4, 4]
+    """
+    if task not in ("classification", "regression"):
+        unknown("task", task, ("classification", "regression"))
+    if len(clients) == 0:
+        raise DataError("there are no clients: give a list with the data of at least one")
+    read = [_read(client, number, task) for number, client in enumerate(clients)]
+    _check_shapes(read)
+    _set_aside(read, "test", test_fraction, seed)
+    _set_aside(read, "val", val_fraction, seed)
+    train, val, test = (_stack([own[part] for own in read]) for part in ("train", "val", "test"))
+    if classes is None:
+        classes = _tasks(read, task, num_classes)
+    group = None if groups is None else torch.as_tensor(groups)
+    return Federation(
+        name=name,
+        train=train,
+        val=val,
+        test=test,
+        classes=classes,
+        task=task,
+        truth=_truth(truth, group, classes),
+        groups=group,
+        transform=transform,
+        client_names=None if client_names is None else tuple(client_names),
+        class_names=None if class_names is None else tuple(class_names),
+    )
+
+
+def _read(client: Any, number: int, task: Task) -> _Client:
+    """Any accepted form of one client's data as {part: (x, y)}."""
+    parts: dict[str, Any] = {}
+    if isinstance(client, Mapping):
+        named = {f"{key}_train" if key in ("x", "y") else key: client[key] for key in client}
+        for key in named:
+            if key not in _KEYS:
+                raise DataError(f"client {number} has an entry {key!r}: use {', '.join(_KEYS)}")
+        for part in ("train", "val", "test"):
+            if f"x_{part}" in named or f"y_{part}" in named:
+                parts[part] = (named.get(f"x_{part}"), named.get(f"y_{part}"))
+    elif isinstance(client, Dataset):
+        parts["train"] = client
+    elif isinstance(client, (tuple, list)) and len(client) in (2, 4):
+        if isinstance(client[0], Dataset):
+            parts["train"], parts["test"] = client
+        else:
+            parts["train"] = tuple(client[:2])
+            if len(client) == 4:
+                parts["test"] = tuple(client[2:])
+    if "train" not in parts:
+        raise DataError(
+            f"client {number} is a {type(client).__name__}: give (x, y), "
+            "(x_train, y_train, x_test, y_test), a mapping with those names, or a torch Dataset"
+        )
+    return {part: _pair(value, number, part, task) for part, value in parts.items()}
+
+
+def _pair(value: Any, number: int, part: str, task: Task) -> _Part:
+    where = f"client {number} {part}"
+    if isinstance(value, Dataset):
+        value = [[pair[side] for pair in _items(value)] for side in (0, 1)]
+        x, y = (
+            torch.stack([_tensor(v) for v in side]) if side else torch.empty(0) for side in value
+        )
+    elif value[0] is None or value[1] is None:
+        raise DataError(f"{where} data lacks {'x' if value[0] is None else 'y'}: give both")
+    else:
+        x, y = (_tensor(side) for side in value)
+    if x.dim() == 0 or y.dim() == 0 or len(x) != len(y):
+        raise DataError(
+            f"{where} data has shapes {tuple(x.shape)} and {tuple(y.shape)}: "
+            "give one target a sample"
+        )
+    if part == "train" and len(x) == 0:
+        raise DataError(f"client {number} has no training sample: give it data or leave it out")
+    x = x if x.dtype == torch.uint8 else x.float()
+    return (x[:, None] if x.dim() == 1 else x), _targets(y, where, task)
+
+
+def _tensor(value: Any) -> Tensor:
+    """A CPU copy, so that nobody else can change it."""
+    if isinstance(value, Tensor):
+        return value.detach().cpu().clone()
+    return torch.from_numpy(np.array(value))
+
+
+def _items(dataset: Any) -> Iterator[tuple[Any, Any]]:
+    for row in range(len(dataset)):
+        yield dataset[row]
+
+
+def _targets(y: Tensor, where: str, task: Task) -> Tensor:
+    if task == "regression":
+        return (y[:, None] if y.dim() == 1 else y).float()
+    if y.is_floating_point() or y.dim() != 1:
+        raise DataError(
+            f"{where} labels are {y.dtype} of shape {tuple(y.shape)}: give whole numbers of shape "
+            "(n,), or task='regression'"
+        )
+    return y.long()
+
+
+def _check_shapes(read: list[_Client]) -> None:
+    first_x, first_y = read[0]["train"]
+    for number, client in enumerate(read):
+        for part, (x, y) in client.items():
+            if x.shape[1:] != first_x.shape[1:] or y.shape[1:] != first_y.shape[1:]:
+                raise DataError(
+                    f"client {number} {part} samples have shape {tuple(x.shape[1:])} and targets "
+                    f"{tuple(y.shape[1:])}, client 0 has {tuple(first_x.shape[1:])} and "
+                    f"{tuple(first_y.shape[1:])}: all clients need the same"
+                )
+
+
+def _set_aside(read: list[_Client], part: str, fraction: float, seed: int) -> None:
+    """Give every client without this part some of its training samples for it, in place."""
+    rows = [torch.arange(len(client["train"][1])) for client in read]
+    kept, held = hold_out(rows, fraction, seed, part)
+    for client, keep, hold in zip(read, kept, held, strict=True):
+        if part not in client:
+            x, y = client["train"]
+            client[part] = (x[hold], y[hold])
+            client["train"] = (x[keep], y[keep])
+
+
+def _stack(parts: list[_Part]) -> Split:
+    """One pool of all clients' samples and each client's stretch of it."""
+    x = torch.cat([x for x, _ in parts])
+    y = torch.cat([y for _, y in parts])
+    rows = list(torch.arange(len(y)).split([len(own) for _, own in parts]))
+    if len(x) == 0:  # nobody has this part: one blank row that no mask admits
+        x, y = x.new_zeros(1, *x.shape[1:]), y.new_zeros(1, *y.shape[1:])
+    index, mask = pad_rows(rows)
+    return Split(x, index, mask, y[index])
+
+
+def _tasks(read: list[_Client], task: Task, num_classes: int | None) -> Tensor:
+    if task == "regression":
+        return torch.ones(len(read), read[0]["train"][1].shape[1], dtype=torch.bool)
+    labels = [torch.cat([y for _, y in client.values()]) for client in read]
+    count = num_classes or max((int(own.max()) + 1 for own in labels if len(own)), default=1)
+    classes = torch.zeros(len(read), count, dtype=torch.bool)
+    for client, own in enumerate(labels):
+        classes[client, own[(own >= 0) & (own < count)]] = True  # the rest is refused by `check`
+    return classes
+
+
+def _truth(truth: Any, group: Tensor | None, classes: Tensor) -> Tensor | None:
+    if isinstance(truth, str):
+        return true_graph(classes, truth)  # pyright: ignore[reportArgumentType]
+    if truth is not None:
+        return torch.as_tensor(truth).double()
+    return None if group is None else group_graph(group)

@@ -1,0 +1,113 @@
+"""From a labelled dataset and a partition to a federation."""
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from scool.data.federation import Federation, Split, Truth, true_graph
+from scool.data.partition import Parts
+from scool.data.transform import ImageTransform
+from scool.errors import require
+from scool.randomness import generator
+
+
+def from_partition(
+    name: str,
+    x_train: Tensor,
+    y_train: Tensor,
+    x_test: Tensor,
+    y_test: Tensor,
+    parts: Parts,
+    *,
+    truth_kind: Truth | None = "identical",
+    val_fraction: float = 0.0,
+    seed: int = 0,
+    transform: ImageTransform | None = None,
+    class_names: tuple[str, ...] | None = None,
+) -> Federation:
+    """A federation over one labelled dataset.
+
+    Args:
+        name: what reports call it.
+        x_train: (P, ...) the pool that training and validation samples come from.
+        y_train: (P,) labels.
+        x_test: (Q, ...) the test pool; a client is tested on all samples of its classes.
+        y_test: (Q,) labels.
+        parts: which rows each client has, see `scool.data.partition`.
+        truth_kind: which clients should cooperate; None where nobody knows.
+        val_fraction: share of each client's samples set aside for validation.
+        seed: for the choice of the validation samples.
+        transform: how uint8 images become network inputs.
+        class_names: one a class.
+    """
+    train_rows, val_rows = hold_out(parts.indices, val_fraction, seed)
+    test_rows = [own[y_test].nonzero().flatten() for own in parts.classes]
+    return Federation(
+        name=name,
+        train=share_pool(x_train, y_train, train_rows),
+        val=share_pool(x_train, y_train, val_rows, train_rows),
+        test=share_pool(x_test, y_test, test_rows),
+        classes=parts.classes,
+        truth=None if truth_kind is None else true_graph(parts.classes, truth_kind),
+        groups=parts.groups,
+        transform=transform,
+        class_names=class_names,
+    )
+
+
+def hold_out(
+    rows: list[Tensor], fraction: float, seed: int, purpose: str = "validation"
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Split each client's rows by a seeded choice; the first part always keeps one row or more.
+
+    >>> [len(part[0]) for part in hold_out([torch.arange(10)], 0.2, seed=0)]
+    [8, 2]
+    """
+    require(0 <= fraction < 1, f"{purpose} fraction", fraction, "give a number in [0, 1)")
+    kept: list[Tensor] = []
+    held: list[Tensor] = []
+    for client, own in enumerate(rows):
+        count = min(int(fraction * len(own)), max(len(own) - 1, 0))
+        chosen = torch.zeros(len(own), dtype=torch.bool)
+        rng = generator(seed, purpose, client)
+        chosen[torch.randperm(len(own), generator=rng)[:count]] = True
+        kept.append(own[~chosen])
+        held.append(own[chosen])
+    return kept, held
+
+
+def share_pool(
+    x: Tensor, y: Tensor, rows: list[Tensor], stand_in: list[Tensor] | None = None
+) -> Split:
+    """Clients as rows of one pool, padded to equal length.
+
+    Padding repeats the client's own first row, so that a bad number of one client never reaches
+    another; a client with no row at all borrows the first of `stand_in`.
+    """
+    index, mask = pad_rows(rows, stand_in)
+    return Split(x, index, mask, y[index])
+
+
+def group_task(train: Split, groups: Tensor, num_classes: int) -> Tensor:
+    """(K, C): the classes that someone of the client's group has a training sample of."""
+    held = torch.zeros(int(groups.max()) + 1, num_classes, dtype=torch.bool)
+    held[groups[:, None].expand_as(train.y)[train.mask], train.y[train.mask]] = True
+    return held[groups]
+
+
+def within(split: Split, classes: Tensor) -> Split:
+    """Only the samples of each client's own classes."""
+    return split._replace(mask=split.mask & classes.gather(1, split.y))
+
+
+def pad_rows(rows: list[Tensor], stand_in: list[Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    """(K, N) indices and mask of K lists of rows, N >= 1."""
+    sizes = torch.tensor([len(own) for own in rows])
+    first = [
+        own[:1] if len(own) else (stand_in[client][:1] if stand_in else torch.zeros(1).long())
+        for client, own in enumerate(rows)
+    ]
+    filled = [own if len(own) else first[client] for client, own in enumerate(rows)]
+    index = pad_sequence(filled, batch_first=True)
+    mask = torch.arange(index.shape[1])[None, :] < sizes[:, None]
+    return torch.where(mask, index, torch.stack(first)), mask

@@ -1,0 +1,244 @@
+"""The datasets by name: what they are, where their files go, how they are shared out by default."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from scool.data import transform as transforms
+from scool.data.build import from_partition
+from scool.data.cifar import CIFAR10_FOLDER, CIFAR100_FOLDER, read_cifar10, read_cifar100
+from scool.data.digits import TEST_SIZE, digits, digits_by_class
+from scool.data.federation import Federation, Task, Truth
+from scool.data.labelled import Labelled
+from scool.data.mini_imagenet import FOLDER, LISTS, read_mini_imagenet
+from scool.data.mnist import FILES, read_fashion_mnist, read_mnist
+from scool.data.partition import keep_some, share_out
+from scool.data.synthetic import synthetic
+from scool.data.transform import ImageTransform
+from scool.errors import require, unknown
+
+Partition = Literal["auto", "permuted", "noniid", "sbm", "dirichlet", "iid"]
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which federation: a dataset and how it is shared out."""
+
+    dataset: str = "digits"
+    """digits, synthetic, cifar10, cifar100, mnist, fashion-mnist or mini-imagenet."""
+    data_dir: str | None = None
+    """Where data files lie; default: $SCOOL_DATA, else ./data."""
+    partition: Partition = "auto"
+    """How samples are shared out; auto: permuted for digits, the paper's noniid for images."""
+    clients: int = 0
+    """Number of clients; 0: 40 for digits, 20 for synthetic, 100 for the others."""
+    groups: int = 0
+    """Planted groups of digits (permuted) and synthetic; 0: four."""
+    samples_per_client: int = 0
+    """Training samples of a client; 0: 24 for digits (permuted), 40 for synthetic, else all."""
+    classes_per_client: int = 0
+    """For noniid and sbm; 0: two of ten classes, ten of a hundred."""
+    dirichlet_alpha: float = 0.5
+    """For dirichlet: the smaller, the less alike the clients."""
+    truth: Truth = "identical"
+    """Who should cooperate in noniid and sbm: same class set, any common class, or by share."""
+    val_fraction: float = 0.0
+    """Share of each client's training samples set aside for validation."""
+    augment: bool = True
+    """Use the dataset's training augmentation where it has one."""
+    task: Task = "classification"
+    """What synthetic asks for."""
+    unequal_sizes: bool = False
+    """Synthetic only: clients of different sizes."""
+    verify_checksums: bool = True
+    """Check data files against the official sizes and checksums."""
+
+    def __post_init__(self) -> None:
+        for field in ("clients", "groups", "samples_per_client", "classes_per_client"):
+            value = getattr(self, field)
+            require(value >= 0, field, value, "give a positive number, or 0 for the default")
+        require(0 <= self.val_fraction < 1, "val_fraction", self.val_fraction, "give 0 to below 1")
+        require(
+            self.dirichlet_alpha > 0, "dirichlet_alpha", self.dirichlet_alpha, "give more than 0"
+        )
+
+
+class Hub(NamedTuple):
+    """Where the Hugging Face hub keeps a dataset, and its columns."""
+
+    path: str
+    image: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One entry of the catalogue."""
+
+    about: str
+    num_classes: int
+    classes_per_client: int = 2
+    files: tuple[str, ...] = ()  # under the data root
+    instead: tuple[str, ...] = ()  # other files that will do
+    read: Callable[..., Labelled] | None = None  # None: made in memory
+    transform: ImageTransform | None = None
+    hub: Hub | None = None
+
+
+DATASETS: dict[str, Dataset] = {
+    "digits": Dataset("8x8 handwritten digits, carried by scikit-learn", 10),
+    "synthetic": Dataset("planted groups with a known graph, made in memory", 5),
+    "cifar10": Dataset(
+        "60,000 colour images, 10 classes",
+        10,
+        files=tuple(
+            f"{CIFAR10_FOLDER}/{name}.bin"
+            for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+        ),
+        instead=("cifar10.npz",),
+        read=read_cifar10,
+        transform=transforms.CIFAR10,
+        hub=Hub("uoft-cs/cifar10", "img", "label"),
+    ),
+    "cifar100": Dataset(
+        "60,000 colour images, 100 classes",
+        100,
+        10,
+        files=(f"{CIFAR100_FOLDER}/train.bin", f"{CIFAR100_FOLDER}/test.bin"),
+        instead=("cifar100.npz",),
+        read=read_cifar100,
+        transform=transforms.CIFAR100,
+        hub=Hub("uoft-cs/cifar100", "img", "fine_label"),
+    ),
+    "mnist": Dataset(
+        "70,000 handwritten digits, 10 classes",
+        10,
+        files=tuple(f"mnist/{file}.gz" for file in FILES),
+        instead=(f"mnist/{FILES[0]}", f"MNIST/raw/{FILES[0]}", "mnist.npz"),
+        read=read_mnist,
+        transform=transforms.MNIST,
+        hub=Hub("ylecun/mnist", "image", "label"),
+    ),
+    "fashion-mnist": Dataset(
+        "70,000 pictures of clothes, 10 classes",
+        10,
+        files=tuple(f"fashion-mnist/{file}.gz" for file in FILES),
+        instead=(
+            f"fashion-mnist/{FILES[0]}",
+            f"FashionMNIST/raw/{FILES[0]}",
+            "fashion-mnist.npz",
+        ),
+        read=read_fashion_mnist,
+        transform=transforms.FASHION_MNIST,
+        hub=Hub("zalando-datasets/fashion_mnist", "image", "label"),
+    ),
+    "mini-imagenet": Dataset(
+        "60,000 photographs of 84x84, 100 classes",
+        100,
+        10,
+        files=tuple(f"{FOLDER}/{n}.npy" for n in ("images", "labels", "is_train_of_class")),
+        instead=(f"{FOLDER}/{LISTS[0]}",),
+        read=read_mini_imagenet,
+        transform=transforms.MINI_IMAGENET,
+    ),
+}
+
+
+def find(name: str) -> Dataset:
+    """The entry of a dataset; an unknown name is refused with the nearest one."""
+    if name not in DATASETS:
+        unknown("dataset", name, DATASETS)
+    return DATASETS[name]
+
+
+def data_root(data_dir: str | Path | None = None) -> Path:
+    """Where data files lie: the folder asked for, $SCOOL_DATA, or ./data."""
+    return Path(data_dir or os.environ.get("SCOOL_DATA") or "data")
+
+
+def load(config: DataConfig, seed: int = 0) -> Federation:
+    """The federation that a configuration asks for; the same seed gives the same clients.
+
+    >>> load(DataConfig(clients=8, groups=2)).name
+    'digits/permuted'
+    """
+    dataset = find(config.dataset)
+    if config.dataset == "synthetic":
+        return _load_synthetic(config, seed)
+    require(config.task == "classification", "task", config.task, "only synthetic has regression")
+    _refuse(config, "unequal_sizes", "only synthetic has it; use partition dirichlet")
+    if config.dataset == "digits":
+        return _load_digits(config, dataset, seed)
+    return _load_images(config, dataset, seed)
+
+
+def _refuse(config: DataConfig, field: str, remedy: str) -> None:
+    """An option that would be silently ignored is a mistake."""
+    value = getattr(config, field)
+    require(not value, field, value, remedy)
+
+
+def _load_synthetic(config: DataConfig, seed: int) -> Federation:
+    require(
+        config.partition == "auto", "partition", config.partition, "synthetic has planted groups"
+    )
+    _refuse(config, "classes_per_client", "synthetic clients have all classes of their group")
+    clients = config.clients or 20
+    return synthetic(
+        clients,
+        config.groups or min(4, clients),
+        config.samples_per_client or 40,
+        task=config.task,
+        seed=seed,
+        unequal=config.unequal_sizes,
+        val_fraction=config.val_fraction,
+    )
+
+
+def _load_digits(config: DataConfig, dataset: Dataset, seed: int) -> Federation:
+    clients = config.clients or 40
+    if config.partition in ("auto", "permuted"):
+        _refuse(config, "classes_per_client", "permuted digits have all classes; try noniid")
+        return digits(
+            clients,
+            config.groups or min(4, clients),
+            config.samples_per_client or max(1, min(24, (1797 - TEST_SIZE) // clients)),
+            seed=seed,
+            val_fraction=config.val_fraction,
+        )
+    _refuse(config, "groups", f"partition {config.partition} has no groups to set; leave it out")
+    return digits_by_class(
+        config.partition,
+        clients,
+        classes_per_client=config.classes_per_client or dataset.classes_per_client,
+        samples_per_client=config.samples_per_client,
+        alpha=config.dirichlet_alpha,
+        truth_kind=config.truth,
+        seed=seed,
+        val_fraction=config.val_fraction,
+    )
+
+
+def _load_images(config: DataConfig, dataset: Dataset, seed: int) -> Federation:
+    kind = "noniid" if config.partition == "auto" else config.partition
+    require(kind != "permuted", "partition", kind, "only digits has it; use noniid, sbm, ...")
+    _refuse(config, "groups", f"partition {kind} has no groups to set; leave it out")
+    assert dataset.read is not None and dataset.transform is not None
+    data = dataset.read(data_root(config.data_dir), verify=config.verify_checksums)
+    per_client = config.classes_per_client or dataset.classes_per_client
+    alpha = config.dirichlet_alpha
+    parts = share_out(kind, data.y_train, config.clients or 100, per_client, alpha, seed)
+    if config.samples_per_client:
+        parts = keep_some(parts, data.y_train, config.samples_per_client, seed)
+    return from_partition(
+        f"{config.dataset}/{kind}",
+        *data[:4],
+        parts,
+        truth_kind=None if kind == "dirichlet" else config.truth,
+        val_fraction=config.val_fraction,
+        seed=seed,
+        transform=dataset.transform if config.augment else dataset.transform.plain(),
+        class_names=data.class_names,
+    )

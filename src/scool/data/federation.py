@@ -1,0 +1,241 @@
+"""Who has what: the data of K clients, as one shared pool and indices into it."""
+
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from scool.data.transform import ImageTransform
+from scool.errors import DataError, unknown
+
+Task = Literal["classification", "regression"]
+Truth = Literal["identical", "overlap", "fraction"]
+
+
+class Split(NamedTuple):
+    """One part (train, val or test) of all clients.
+
+    Inputs are shared by index, never copied per client; targets belong to the client, because two
+    clients may name the same input differently. Row i is valid where `mask[i]` is true.
+    """
+
+    x: Tensor  # (P, ...) the pool: float, or uint8 images (P, channels, height, width)
+    index: Tensor  # pyright: ignore[reportIncompatibleMethodOverride] # (K, N) rows of the pool
+    mask: Tensor  # (K, N) bool
+    y: Tensor  # (K, N) int64 class ids, or (K, N, outputs) float targets
+
+    @property
+    def sizes(self) -> Tensor:
+        """(K,) samples of each client."""
+        return self.mask.sum(dim=1)
+
+    def to(self, device: torch.device | str) -> "Split":
+        return Split(*(part.to(device) for part in self))
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The private data of K clients, what each of them has to learn, and the truth where known."""
+
+    name: str
+    train: Split
+    val: Split
+    test: Split
+    classes: Tensor  # (K, C) bool, the client's task; regression: (K, outputs), all true
+    task: Task = "classification"
+    truth: Tensor | None = None  # (K, K) true graph, rows sum to one, self included
+    groups: Tensor | None = None  # (K,) planted group of each client
+    transform: ImageTransform | None = None  # how uint8 images become network inputs
+    client_names: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def num_clients(self) -> int:
+        return self.classes.shape[0]
+
+    @property
+    def num_outputs(self) -> int:
+        """C classes, or the number of regression targets."""
+        return self.classes.shape[1]
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return tuple(self.train.x.shape[1:])
+
+    def to(self, device: torch.device | str) -> "Federation":
+        """The same federation on another device; parts that share a pool keep sharing it."""
+        pools: dict[int, Tensor] = {}
+
+        def move(split: Split) -> Split:
+            if id(split.x) not in pools:
+                pools[id(split.x)] = split.x.to(device)
+            return Split(pools[id(split.x)], *(part.to(device) for part in split[1:]))
+
+        return replace(
+            self,
+            train=move(self.train),
+            val=move(self.val),
+            test=move(self.test),
+            classes=self.classes.to(device),
+        )
+
+    def client_name(self, client: int) -> str:
+        """How messages call a client: its number, and its name where it has one."""
+        return f"{client} ({self.client_names[client]})" if self.client_names else str(client)
+
+    def describe(self) -> str:
+        """A short table for a person: who has how much of what."""
+        rows = [
+            ("federation", self.name),
+            ("task", f"{self.task}, {self.num_outputs} outputs, input {self.input_shape}"),
+            ("clients", str(self.num_clients)),
+            *((f"{part} samples", _spread(getattr(self, part).sizes)) for part in _PARTS),
+        ]
+        if self.task == "classification":
+            rows.append(("classes per client", _spread(self.classes.sum(dim=1))))
+        if self.groups is not None:
+            sizes = self.groups.unique(return_counts=True)[1]
+            rows.append(("groups", f"{len(sizes)} of {_spread(sizes)} clients"))
+        return "\n".join(f"{name:<20}{value}" for name, value in rows)
+
+
+_PARTS = ("train", "val", "test")
+
+
+def _spread(numbers: Tensor) -> str:
+    low, middle, high = (int(f(numbers)) for f in (torch.min, torch.median, torch.max))
+    return str(low) if low == high else f"{low} / {middle} / {high} (min / median / max)"
+
+
+def true_graph(classes: Tensor, kind: Truth) -> Tensor:
+    """The graph a perfect method would find, from the class sets of the clients.
+
+    Args:
+        classes: (K, C) bool.
+        kind: which clients should cooperate: `identical` class sets, any `overlap`, or in
+            proportion to the `fraction` of classes they share.
+
+    Returns:
+        (K, K) float64, rows sum to one, self included.
+
+    >>> true_graph(torch.tensor([[1, 1, 0], [1, 1, 0], [0, 1, 1]]).bool(), "fraction")[2].tolist()
+    [0.25, 0.25, 0.5]
+    """
+    common = classes.double() @ classes.double().T
+    if kind == "identical":
+        size = classes.sum(dim=1)
+        weight = ((common == size[:, None]) & (common == size[None, :])).double()
+    elif kind == "overlap":
+        weight = (common > 0).double()
+    elif kind == "fraction":
+        weight = common
+    else:
+        unknown("truth", kind, ("identical", "overlap", "fraction"))
+    return weight / weight.sum(dim=1, keepdim=True)
+
+
+def group_graph(groups: Tensor) -> Tensor:
+    """The true graph of planted groups: (K, K) float64, equal weights inside a group.
+
+    >>> group_graph(torch.tensor([0, 1, 0]))[0].tolist()
+    [0.5, 0.0, 0.5]
+    """
+    same = (groups[:, None] == groups[None, :]).double()
+    return same / same.sum(dim=1, keepdim=True)
+
+
+def check(federation: Federation) -> None:
+    """Refuse data that no method could learn from; NaN inputs are left to the engine.
+
+    Raises:
+        DataError: shapes disagree, a client has no training sample, a label or an index is out of
+            range or outside the client's task, a class of a client has no training sample
+            anywhere, or the true graph is none.
+    """
+    for part in _PARTS:
+        _check_shapes(federation, part, getattr(federation, part))
+    empty = (federation.train.sizes == 0).nonzero().flatten().tolist()
+    if empty:
+        raise DataError(
+            f"client {federation.client_name(empty[0])} has no training sample "
+            f"({len(empty)} such clients): give it data or leave it out"
+        )
+    if federation.task == "classification":
+        for part in _PARTS:
+            _check_labels(federation, part, getattr(federation, part))
+        _check_held(federation)
+    _check_graph(federation)
+
+
+def _check_shapes(federation: Federation, part: str, split: Split) -> None:
+    clients, outputs = federation.classes.shape
+    shape = tuple(split.index.shape)
+    target = shape if federation.task == "classification" else (*shape, outputs)
+    problem = None
+    if len(shape) != 2 or shape[0] != clients or shape[1] == 0:
+        problem = f"index has shape {shape}, not ({clients}, N) with N >= 1"
+    elif tuple(split.mask.shape) != shape or split.mask.dtype != torch.bool:
+        problem = f"mask is {split.mask.dtype} {tuple(split.mask.shape)}, not bool {shape}"
+    elif tuple(split.y.shape) != target:
+        problem = f"y has shape {tuple(split.y.shape)}, not {target}"
+    elif split.x.shape[1:] != federation.train.x.shape[1:]:
+        problem = f"inputs have shape {tuple(split.x.shape[1:])}, not {federation.input_shape}"
+    elif split.x.dtype == torch.uint8 and federation.transform is None:
+        problem = "inputs are uint8 and there is no transform; pass one, or float inputs"
+    elif len(split.x) <= int(split.index.max()) or int(split.index.min()) < 0:
+        low, high = int(split.index.min()), int(split.index.max())
+        problem = f"index holds rows {low} to {high} of a pool of {len(split.x)} samples"
+    if problem:
+        raise DataError(f"{part} data of federation {federation.name!r}: {problem}")
+
+
+def _check_labels(federation: Federation, part: str, split: Split) -> None:
+    high = federation.num_outputs
+    wrong = (split.y < 0) | (split.y >= high)
+    if wrong.any():
+        client, column = wrong.nonzero()[0].tolist()
+        raise DataError(
+            f"client {federation.client_name(client)} has {part} label "
+            f"{int(split.y[client, column])}: labels run from 0 to {high - 1}"
+        )
+    foreign = ~federation.classes.gather(1, split.y) & split.mask
+    if foreign.any():
+        client, column = foreign.nonzero()[0].tolist()
+        raise DataError(
+            f"client {federation.client_name(client)} has {part} label "
+            f"{int(split.y[client, column])}, which is not among its classes: "
+            "add it to `classes` or drop the sample"
+        )
+
+
+def _check_held(federation: Federation) -> None:
+    train = federation.train
+    held = torch.zeros(federation.num_outputs, dtype=torch.bool, device=train.y.device)
+    held[train.y[train.mask]] = True
+    lost = (federation.classes & ~held).nonzero().tolist()
+    if lost:
+        client, label = lost[0]
+        raise DataError(
+            f"client {federation.client_name(client)} has class {label} in its task, but nobody "
+            "holds a training sample of it: add samples, or take the class out of `classes`"
+        )
+
+
+def _check_graph(federation: Federation) -> None:
+    clients, truth, groups = federation.num_clients, federation.truth, federation.groups
+    if groups is not None and tuple(groups.shape) != (clients,):
+        raise DataError(f"groups has shape {tuple(groups.shape)}: give one number a client")
+    if federation.client_names is not None and len(federation.client_names) != clients:
+        raise DataError(f"{len(federation.client_names)} client_names for {clients} clients")
+    if truth is None:
+        return
+    if tuple(truth.shape) != (clients, clients):
+        raise DataError(f"truth has shape {tuple(truth.shape)}, not ({clients}, {clients})")
+    if bool((truth < 0).any()) or bool(((truth.sum(dim=1) - 1).abs() > 1e-6).any()):
+        raise DataError(
+            "truth is not a graph with rows that sum to one: divide each row by its sum"
+        )

@@ -1,0 +1,31 @@
+"""What travels: messages and bytes, counted at the engine's verbs, for every method alike."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Ledger:
+    """Traffic by purpose. One float of a float32 model is four bytes; framing is not counted."""
+
+    messages: dict[str, int] = field(default_factory=dict)
+    bytes: dict[str, int] = field(default_factory=dict)
+
+    def add(self, purpose: str, messages: int, bytes_each: int) -> None:
+        """Count `messages` messages of `bytes_each` bytes."""
+        self.messages[purpose] = self.messages.get(purpose, 0) + messages
+        self.bytes[purpose] = self.bytes.get(purpose, 0) + messages * bytes_each
+
+    @property
+    def total_messages(self) -> int:
+        return sum(self.messages.values())
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.bytes.values())
+
+    def close_round(self) -> "Ledger":
+        """The traffic since the last call; counting starts anew."""
+        closed = Ledger(dict(self.messages), dict(self.bytes))
+        self.messages.clear()
+        self.bytes.clear()
+        return closed

@@ -1,0 +1,54 @@
+"""Fetching samples: from the shared pool to network inputs, on the device."""
+
+from typing import final
+
+import torch
+from torch import Tensor
+
+from scool.data.federation import Split
+from scool.data.transform import ImageTransform
+from scool.randomness import uniform
+
+
+@final
+class Samples:
+    """One split of the federation as the models see it."""
+
+    def __init__(self, split: Split, transform: ImageTransform | None, dtype: torch.dtype) -> None:
+        self.split = split
+        self.transform = transform
+        self.dtype = dtype
+        self.width = split.index.shape[1]
+
+    def fetch(
+        self, clients: Tensor, position: Tensor, draws: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of entries `position` (n, ...) of the clients' (n,) own lists.
+
+        `draws` (n, ..., d) are the random numbers of the augmentation; without them the inputs
+        are prepared as for evaluation.
+        """
+        rows = clients.view(-1, *[1] * (position.dim() - 1))
+        pool_rows = self.split.index[rows, position]
+        x, y = self.split.x[pool_rows], self.split.y[rows, position]
+        if self.transform is not None:
+            x = self.transform.evaluate(x) if draws is None else self.transform.augment(x, draws)
+        if y.is_floating_point():
+            y = y.to(self.dtype)
+        return x.to(self.dtype), y
+
+    def augmentation(self, key: int, streams: Tensor, shape: torch.Size) -> Tensor | None:
+        """Random numbers for `shape` samples of each stream; None where nothing is random."""
+        if self.transform is None or not self.transform.num_draws:
+            return None
+        return uniform(key, streams, (*shape, self.transform.num_draws))
+
+    def finite_clients(self) -> Tensor:
+        """(K,) bool, on the CPU: all inputs and targets of the client are finite numbers."""
+        good = torch.ones(len(self.split.x), dtype=torch.bool, device=self.split.x.device)
+        if self.split.x.is_floating_point():
+            good = torch.isfinite(self.split.x).flatten(1).all(dim=1)
+        ok = good[self.split.index]
+        if self.split.y.is_floating_point():
+            ok = ok & torch.isfinite(self.split.y).flatten(2).all(dim=2)
+        return (ok | ~self.split.mask).all(dim=1).cpu()

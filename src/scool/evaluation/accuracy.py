@@ -1,0 +1,53 @@
+"""How good each client's model is on the client's own task."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from scool.contracts import Engine, Metric, Split
+from scool.data.federation import Federation
+from scool.learning.losses import LOSSES
+from scool.types import Tree
+
+
+def correct(outputs: Tensor, targets: Tensor, classes: Tensor) -> Tensor:
+    """1 where the largest logit among the client's own classes is the right one, else 0.
+
+    The mask is the paper's protocol: a client is never asked about classes it does not have.
+
+    >>> logits = torch.tensor([[9.0, 1.0, 2.0]])
+    >>> correct(logits, torch.tensor([2]), torch.tensor([False, True, True]))
+    tensor([1.])
+    """
+    return (outputs.masked_fill(~classes, -torch.inf).argmax(dim=-1) == targets).to(outputs.dtype)
+
+
+class Scores(NamedTuple):
+    """One number a client."""
+
+    score: Tensor  # (K,) accuracy, or R^2 for regression; NaN where a client has no such samples
+    loss: Tensor  # (K,) mean loss over all C logits (unmasked)
+
+
+def evaluate(engine: Engine, theta: Tree, federation: Federation, split: Split = "test") -> Scores:
+    """Every client's model on the client's own samples of a split."""
+    per_sample = LOSSES[federation.task]
+
+    def loss_metric(outputs: Tensor, targets: Tensor, classes: Tensor) -> Tensor:
+        return per_sample(outputs, targets)
+
+    metric: Metric = loss_metric
+    loss = engine.measure(theta, split, metric)
+    if federation.task == "classification":
+        return Scores(engine.measure(theta, split, correct), loss)
+    return Scores(1 - 2 * loss / _target_variance(federation, split), loss)
+
+
+def _target_variance(federation: Federation, split: Split) -> Tensor:
+    """(K,) mean squared distance of the targets to their own mean, the yardstick of R^2."""
+    part = getattr(federation, split)
+    y, mask = part.y.double(), part.mask[..., None].double()
+    count = mask.sum(dim=1, keepdim=True)
+    mean = (y * mask).sum(dim=1, keepdim=True) / count
+    return (((y - mean) * mask).square().sum(dim=(1, 2)) / count[:, 0, 0]).cpu()

@@ -1,0 +1,123 @@
+"""A run in full: the method, the data, the model, and everything that decides the numbers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scool.algorithms import AnyAlgorithm
+from scool.contracts import Recorder
+from scool.data.catalogue import DataConfig, load
+from scool.data.federation import Federation
+from scool.errors import RunError, require
+from scool.experiment.options import as_dict, with_options
+from scool.experiment.recipes import recipe
+from scool.experiment.result import Result
+from scool.experiment.run import fit
+from scool.models import ModelConfig
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run has besides its method; the same for all methods of a comparison."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    rounds: int = 30
+    """Communication rounds."""
+    seed: int = 0
+    """Decides the partition, the first model, the batches and every draw."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    eval_every: int = 1
+    """Rounds between evaluations."""
+    checkpoint_every: int = 10
+    """Rounds between checkpoints."""
+    client_chunk: int = 0
+    """Clients trained side by side; 0 chooses by free memory. No influence on results."""
+    strict: bool = False
+    """Stop when a client's numbers stop being finite, instead of leaving the client out."""
+
+    def __post_init__(self) -> None:
+        require(self.rounds >= 1, "rounds", self.rounds, "give at least 1")
+        require(self.seed >= 0, "seed", self.seed, "give 0 or more")
+        require(self.eval_every >= 1, "eval_every", self.eval_every, "give at least 1")
+        every = self.checkpoint_every
+        require(every >= 1, "checkpoint_every", every, "give at least 1")
+        require(self.client_chunk >= 0, "client_chunk", self.client_chunk, "give 0 or more")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run, ready to start; what `run.json` keeps."""
+
+    method: str
+    algorithm: AnyAlgorithm
+    settings: Settings
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; `from_dict` gives the same configuration back."""
+        return as_dict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "RunConfig":
+        start = default_run(values["method"], DataConfig())
+        algorithm = with_options(start.algorithm, values["algorithm"], "algorithm")
+        settings = with_options(start.settings, values["settings"], "settings")
+        return cls(values["method"], algorithm, settings)
+
+
+def default_run(method: str, data: DataConfig) -> RunConfig:
+    """A method with the defaults that suit a dataset."""
+    chosen = recipe(method, data)
+    settings = Settings(
+        data=data,
+        model=chosen.model,
+        rounds=chosen.rounds,
+        eval_every=chosen.eval_every,
+    )
+    return RunConfig(method, chosen.algorithm, settings)
+
+
+def execute(
+    config: RunConfig,
+    *,
+    out: Path | None = None,
+    resume: bool = False,
+    recorders: Sequence[Recorder] = (),
+    federation: Federation | None = None,
+) -> Result:
+    """Load the data and run. A federation that is already loaded may be handed in."""
+    settings = config.settings
+    return fit(
+        federation or load(settings.data, settings.seed),
+        settings.model,
+        config.algorithm,
+        rounds=settings.rounds,
+        seed=settings.seed,
+        device=settings.device,
+        out=out,
+        resume=resume,
+        eval_every=settings.eval_every,
+        checkpoint_every=settings.checkpoint_every,
+        client_chunk=settings.client_chunk,
+        strict=settings.strict,
+        recorders=recorders,
+        method=config.method,
+        config=config.to_dict(),
+    )
+
+
+def config_of(header: Mapping[str, Any], path: Path) -> RunConfig:
+    """The configuration that a run folder was made with."""
+    if header.get("format") != "scool-run-1":
+        raise RunError(
+            f"{path} was written by another version of scool ({header.get('format')}): "
+            "use that version to read it"
+        )
+    if not header.get("config"):
+        raise RunError(
+            f"{path} was made from Python with data of its own: continue it with "
+            "`scool.fit(..., out=..., resume=True)`"
+        )
+    return RunConfig.from_dict(header["config"])

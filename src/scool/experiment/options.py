@@ -1,0 +1,111 @@
+"""Options by name: from TOML, JSON and `--set` to frozen dataclasses, with checks."""
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from torch import Tensor
+
+from scool.errors import ConfigError, nearest
+
+T = TypeVar("T")
+
+
+def as_dict(instance: Any) -> Any:
+    """A dataclass as plain values that JSON can hold."""
+    if dataclasses.is_dataclass(instance) and not isinstance(instance, type):
+        return {f.name: as_dict(getattr(instance, f.name)) for f in dataclasses.fields(instance)}
+    if isinstance(instance, Tensor):
+        return instance.tolist()
+    return list(instance) if isinstance(instance, tuple) else instance
+
+
+def option_names(instance: Any) -> set[str]:
+    """All options of a dataclass and of the dataclasses in it."""
+    names: set[str] = set()
+    for f in dataclasses.fields(instance):
+        value = getattr(instance, f.name)
+        names |= option_names(value) if dataclasses.is_dataclass(value) else {f.name}
+    return names
+
+
+def with_options(instance: T, options: Mapping[str, Any], where: str) -> T:
+    """A copy with some options changed.
+
+    A key is the name of an option anywhere inside (`num_blocks`, or `num-blocks`), or the name of
+    a part with a table of its options (`prior = {num_blocks = 5}`).
+
+    Raises:
+        ConfigError: names the unknown option and the nearest known one, or the wrong value.
+    """
+    left = {name.replace("-", "_"): value for name, value in options.items()}
+    changed = _apply(instance, left, where)
+    if left:
+        name = sorted(left)[0]
+        raise ConfigError(
+            f"unknown option {name!r} in {where}: {nearest(name, option_names(instance))}"
+        )
+    return changed
+
+
+def _apply(instance: Any, left: dict[str, Any], where: str) -> Any:
+    """Take from `left` what belongs to this dataclass and its parts."""
+    changes: dict[str, Any] = {}
+    hints = get_type_hints(type(instance))
+    for f in dataclasses.fields(instance):
+        value = getattr(instance, f.name)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            if isinstance(left.get(f.name), Mapping):
+                value = with_options(value, left.pop(f.name), f"{where}.{f.name}")
+            changes[f.name] = _apply(value, left, where)
+        elif f.name in left:
+            changes[f.name] = _checked(left.pop(f.name), hints[f.name], f.name, where)
+    return dataclasses.replace(instance, **changes)
+
+
+def _checked(value: Any, hint: Any, name: str, where: str) -> Any:
+    """The value as the hint wants it."""
+    converted = _convert(value, hint)
+    if converted is _NO:
+        raise ConfigError(f"{name} = {value!r} in {where} is not possible: give {_words(hint)}")
+    return converted
+
+
+_NO = object()
+
+
+def _convert(value: Any, hint: Any) -> Any:
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        found = [_convert(value, part) for part in get_args(hint)]
+        return next((f for f in found if f is not _NO), _NO)
+    if origin is Literal:
+        return value if value in get_args(hint) else _NO
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            return _NO
+        kinds = get_args(hint)
+        kinds = kinds[:1] * len(value) if kinds[-1] is ... else kinds
+        items = [_convert(v, k) for v, k in zip(value, kinds, strict=False)]
+        return _NO if _NO in items or len(items) != len(value) else tuple(items)
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if hint is int and isinstance(value, bool):
+        return _NO
+    if hint is Tensor and isinstance(value, list):
+        import torch
+
+        return torch.tensor(value, dtype=torch.float64)
+    return value if isinstance(hint, type) and isinstance(value, hint) else _NO
+
+
+def _words(hint: Any) -> str:
+    """A type in words a person knows."""
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_words(part) for part in get_args(hint))
+    if origin is Literal:
+        return " or ".join(repr(a) for a in get_args(hint))
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    return names.get(hint, "a list" if origin is tuple else getattr(hint, "__name__", str(hint)))

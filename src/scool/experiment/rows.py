@@ -1,0 +1,65 @@
+"""One round as one line of numbers."""
+
+from typing import Any
+
+from torch import Tensor
+
+from scool.data.federation import Federation
+from scool.engines.local import LocalEngine
+from scool.evaluation.accuracy import Scores
+from scool.evaluation.graph_error import adjusted_rand, communities, graph_l1
+from scool.experiment.result import finite
+from scool.types import Info
+
+
+def describe_round(
+    t: int, info: Info, scores: Scores | None, engine: LocalEngine, federation: Federation
+) -> dict[str, Any]:
+    """The row of round t. Nothing in it depends on the clock. Closes the ledger's round."""
+    traffic = engine.ledger.close_round()
+    row: dict[str, Any] = {"round": t, "train_loss": finite(_mean(info["train_loss"]))}
+    if scores is not None:
+        row |= _describe_scores(scores, federation)
+        row |= _describe_graph(info["graph"], federation)
+    for name, value in info.items():
+        if name in ("graph", "train_loss"):
+            continue
+        is_vector = isinstance(value, Tensor) and value.dim() > 0
+        row[name] = value.tolist() if is_vector else finite(value)  # type: ignore[union-attr]
+    row |= {
+        "messages": traffic.total_messages,
+        "bytes": traffic.total_bytes,
+        "traffic": {name: traffic.bytes[name] for name in sorted(traffic.bytes)},
+        "quarantined": {str(client): why for client, why in sorted(engine.quarantined.items())},
+    }
+    return row
+
+
+def _mean(value: Tensor | float) -> Tensor | float:
+    return value.nanmean() if isinstance(value, Tensor) else value
+
+
+def _describe_scores(scores: Scores, federation: Federation) -> dict[str, Any]:
+    """Accuracy in percent (or R^2), mean and spread over clients, and each client's own."""
+    is_class = federation.task == "classification"
+    name, score = ("accuracy", 100 * scores.score) if is_class else ("r2", scores.score)
+    known = score[~score.isnan()]
+    return {
+        f"{name}_mean": finite(known.mean()),
+        f"{name}_std": finite(known.std(correction=0)),
+        "test_loss": finite(scores.loss.nanmean()),
+        "scores": [finite(s) for s in score],
+    }
+
+
+def _describe_graph(graph: Tensor | float, federation: Federation) -> dict[str, Any]:
+    """Distance to the true graph, and whether its groups show."""
+    assert isinstance(graph, Tensor)
+    row: dict[str, Any] = {}
+    if federation.truth is not None:
+        row["graph_l1"] = graph_l1(graph.cpu(), federation.truth.cpu())
+    if federation.groups is not None:
+        groups = federation.groups.cpu()
+        found = communities(graph, int(groups.unique().numel()))
+        row["graph_ari"] = adjusted_rand(found, groups)
+    return row

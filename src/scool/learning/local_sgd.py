@@ -1,0 +1,105 @@
+"""Local learning: which samples each client sees at each of its steps, and the SGD options."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from scool.errors import require
+from scool.randomness import derive, uniform
+
+
+@dataclass(frozen=True)
+class LocalSGD:
+    r"""Plain SGD on the client's own data, $\theta_i \leftarrow \theta_i - \eta \nabla L$.
+
+    A round is `epochs` passes over the client's data, or `steps` mini-batches where that is given.
+    Batches go on where the last round stopped, each pass in a fresh order; the momentum starts
+    anew every round.
+    """
+
+    lr: float = 0.01
+    epochs: int = 5
+    """Passes over the client's own data in a round."""
+    steps: int = 0
+    """Mini-batches in a round; 0 counts in epochs."""
+    batch_size: int = 10
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self.lr > 0, "lr", self.lr, "give a positive learning rate")
+        require(self.epochs >= 1, "epochs", self.epochs, "give at least 1")
+        require(self.steps >= 0, "steps", self.steps, "give 0 (count in epochs) or more")
+        require(self.batch_size >= 1, "batch_size", self.batch_size, "give at least 1")
+        require(0 <= self.momentum < 1, "momentum", self.momentum, "give a number in [0, 1)")
+        require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "give 0 or more")
+
+    def steps_per_round(self, sizes: Tensor) -> Tensor:
+        """(n,) local steps of clients with that many samples."""
+        per_epoch = -(-sizes // self.batch_size)
+        return torch.full_like(sizes, self.steps) if self.steps else self.epochs * per_epoch
+
+
+class Batches(NamedTuple):
+    """The samples of every local step: positions in each client's own list, padded by weight 0."""
+
+    position: Tensor  # (n, S, b) int64
+    weight: Tensor  # (n, S, b) float: 1 for a sample, 0 for padding
+
+    @property
+    def active(self) -> Tensor:
+        """(n, S) float: 1 where the client takes the step, 0 where it has finished its round."""
+        return self.weight.amax(dim=2)
+
+
+def plan_batches(sgd: LocalSGD, mask: Tensor, clients: Tensor, round: int, seed: int) -> Batches:
+    """Batches of one round, a function of (seed, round, client) alone.
+
+    Step number g of a client (counted from the start of the run) is batch `g mod p` of epoch
+    `g div p`, with p the batches of one epoch; each epoch is a fresh shuffle.
+
+    Args:
+        mask: (n, N) which entries of the clients' lists are samples.
+        clients: (n,) their ids.
+    """
+    sizes = mask.sum(dim=1)  # (n,)
+    per_epoch = (-(-sizes // sgd.batch_size)).clamp(min=1)
+    per_round = sgd.steps_per_round(sizes)
+    step = torch.arange(int(per_round.max()), device=mask.device)  # (S,)
+    g = (round * per_round)[:, None] + step  # (n, S) step number since the start of the run
+    epoch, batch = g // per_epoch[:, None], g % per_epoch[:, None]
+    first = epoch[:, :1]
+    order = _shuffles(mask, clients, first, int((epoch - first).max()) + 1, seed)  # (n, E, N)
+    slot = batch[..., None] * sgd.batch_size + torch.arange(sgd.batch_size, device=mask.device)
+    taken = (slot < sizes[:, None, None]) & (step < per_round[:, None])[..., None]  # (n, S, b)
+    flat = (epoch - first)[..., None] * mask.shape[1] + slot.clamp(max=mask.shape[1] - 1)
+    position = order.flatten(1).gather(1, flat.flatten(1)).view_as(slot)
+    return Batches(position, taken.double())
+
+
+def _shuffles(mask: Tensor, clients: Tensor, first: Tensor, epochs: int, seed: int) -> Tensor:
+    """(n, E, N) sample positions in the order of epochs first, first + 1, ...; padding last."""
+    epoch = first + torch.arange(epochs, device=mask.device)  # (n, E)
+    streams = (clients[:, None] << 32) + epoch  # one stream of numbers a (client, epoch)
+    keys = uniform(derive(seed, "shuffle"), streams.flatten(), (mask.shape[1],))
+    keys = keys.view(len(clients), epochs, -1).masked_fill(~mask[:, None, :], 2.0)
+    return keys.argsort(dim=-1)
+
+
+def draw_samples(mask: Tensor, streams: Tensor, count: int, key: int) -> tuple[Tensor, Tensor]:
+    """`count` samples of each list without replacement (all of a shorter one).
+
+    Args:
+        mask: (n, N) which entries are samples.
+        streams: (n,) what the draw of each row depends on besides `key`.
+
+    Returns:
+        positions (n, count) and their weights (n, count), 0 for padding.
+    """
+    count = min(count, mask.shape[1]) if count else mask.shape[1]
+    keys = uniform(key, streams, (mask.shape[1],)).masked_fill(~mask, 2.0)
+    position = keys.argsort(dim=-1)[:, :count]
+    weight = torch.arange(count, device=mask.device) < mask.sum(dim=1, keepdim=True)
+    return position, weight.double()

@@ -1,0 +1,200 @@
+"""SCooL-attention: clients whose models moved alike learn from each other."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from scool.contracts import Evidence, SelfMode
+from scool.errors import require
+from scool.priors import adam
+from scool.priors.attention_released import per_client_gradient, released_scores, target_rows
+from scool.priors.attention_updates import (
+    Scores,
+    attention_bound,
+    embedding_gradient,
+    held_rows,
+    read_scores,
+    update_log_p,
+    update_w,
+    updates_of,
+)
+from scool.priors.base import GraphPrior
+from scool.priors.encoder import LayerwiseRowEncoder, update_norm
+from scool.priors.pairs import Null, check_null, read_pairs, resolve_null
+from scool.types import Params, Tree
+
+
+class AttentionState(NamedTuple):
+    """q(Y) and the encoder; tensors and trees of tensors only."""
+
+    w: Tensor  # (K, K) rows sum to one; a row with nothing measured is 0
+    phi: Params  # the encoder
+    first: Params  # Adam's moments of phi; with a leading client axis in "released"
+    second: Params
+    steps: Tensor  # int64 scalar: steps taken on phi
+
+
+@final
+@dataclass(frozen=True)
+class Attention(GraphPrior[AttentionState]):
+    r"""Attention prior, cases 1.2 x 2.2 of the paper.
+
+    $u_i = \mathrm{Enc}(\theta_i^{t+1/2} - \theta^0; \phi)$, $p_{i\cdot} = \mathrm{softmax}_j
+    \langle u_i, u_j\rangle$, $Y_{i\cdot} \sim \mathrm{Cat}(p_{i\cdot})$; the E-step is exact.
+
+    Departures: the own data is either gated (in the softmax) or always counts (its logit is then
+    0), never both; the encoder step maximises $\sum_{ij} w_{ij}\log p_{ij}$ without the paper's
+    extra sum. `compat="released"` repeats the authors' program: likelihood targets, one encoder
+    copy and Adam state a client with averaging, and the wrong sign once rows are sparse; the
+    recipe adds optimizer "adamw", prior_lr 0.2, prior_betas (0.9, 0.99), encoder_out 20.
+    Reference: Li, Zhou, Tian, Tao, ICML 2023.
+    """
+
+    self_mode: SelfMode = "gated"
+    """`gated`: own data weighted by w_ii; `always`: it counts fully; `exclude`: and no w_ii."""
+    temperature: float = 1.0
+    """T, divides the log-likelihood; the prior stays as it is."""
+    null_loglik: Null = 0.0
+    """Subtracted from the log-likelihood of the columns that are gated; `auto` is 0."""
+    encoder_hidden: int = 10
+    """Width of the encoder."""
+    encoder_out: int = 5
+    """Size of a row's embedding; also the largest possible attention score."""
+    prior_lr: float = 0.1
+    """Step size of the encoder."""
+    prior_weight_decay: float = 0.01
+    """Weight decay of the encoder."""
+    prior_betas: tuple[float, float] = (0.9, 0.999)
+    """Adam's decay rates."""
+    optimizer: Literal["adam", "adamw"] = "adam"
+    """`adam` puts the decay into the gradient, `adamw` beside it."""
+    encoder_target: Literal["posterior", "likelihood"] = "posterior"
+    """What p is drawn to: w, or the likelihood softmax (always so in `released`)."""
+    prior_grad_to_theta: bool = False
+    """Let the prior pull the models as well, [ATT-theta]."""
+    compat: Literal["derived", "released"] = "derived"
+    """`released` repeats the authors' program."""
+
+    def __post_init__(self) -> None:
+        require(self.temperature > 0, "temperature", self.temperature, "give a positive number")
+        require(self.encoder_hidden >= 1, "encoder_hidden", self.encoder_hidden, "give 1 or more")
+        require(self.encoder_out >= 1, "encoder_out", self.encoder_out, "give 1 or more")
+        require(self.prior_lr >= 0, "prior_lr", self.prior_lr, "give 0 or more")
+        decay = self.prior_weight_decay
+        require(decay >= 0, "prior_weight_decay", decay, "give 0 or more")
+        rates = all(0 <= beta < 1 for beta in self.prior_betas)
+        require(rates, "prior_betas", self.prior_betas, "give two numbers in [0, 1)")
+        check_null(self.null_loglik)
+        if self.compat == "released":
+            remedy = "the released program gates the own data; leave self_mode at 'gated'"
+            require(self.self_mode == "gated", "self_mode", self.self_mode, remedy)
+            remedy = "the released program never does; leave it off"
+            pulls = self.prior_grad_to_theta
+            require(not pulls, "prior_grad_to_theta", pulls, remedy)
+
+    @property
+    def encoder(self) -> LayerwiseRowEncoder:
+        """The map from updates to embeddings."""
+        return LayerwiseRowEncoder(self.encoder_hidden, self.encoder_out)
+
+    def init(self, num_clients: int, theta0: Params, seed: int) -> AttentionState:
+        """No edges and a fresh encoder on the device of the model."""
+        phi = self.encoder.init(theta0, seed)
+        moments = adam.start(phi, num_clients if self.compat == "released" else None)
+        w = torch.zeros(num_clients, num_clients, dtype=torch.float64)
+        return AttentionState(w, phi, *moments)
+
+    def e_step(self, state: AttentionState, evidence: Evidence) -> AttentionState:
+        """[E] The exact posterior of every row."""
+        scores, log_p = self._read(state, evidence)
+        if self.compat == "released":
+            scores = released_scores(scores, self.temperature)
+        return state._replace(w=update_w(scores, log_p))
+
+    def m_step(self, state: AttentionState, evidence: Evidence) -> AttentionState:
+        r"""[ATT-phi] One Adam step up $\sum_{ij} w_{ij}\log p_{ij}$, w held constant."""
+        if self.compat == "released":
+            gradient = self._released_gradient(state, evidence)
+        else:
+            gradient = self.phi_gradient(state, evidence)
+        phi, moments = adam.descend(
+            state.phi,
+            {name: -g for name, g in gradient.items()},
+            adam.Moments(state.first, state.second, state.steps),
+            self.prior_lr,
+            self.prior_betas,
+            self.prior_weight_decay,
+            decoupled=self.optimizer == "adamw",
+        )
+        return AttentionState(state.w, phi, *moments)
+
+    def elbo(self, state: AttentionState, evidence: Evidence) -> Tensor:
+        """[ATT-elbo] with the state's encoder."""
+        scores, log_p = self._read(state, evidence)
+        return attention_bound(scores, state.w, log_p)
+
+    def ranking(self, state: AttentionState, evidence: Evidence) -> Tensor:
+        """w; in "released" the likelihood softmax, as there."""
+        return target_rows(self._scores(evidence)) if self.compat == "released" else state.w
+
+    def pull(self, state: AttentionState, evidence: Evidence) -> Tree | None:
+        r"""[ATT-theta] $-J_i^\top \sum_l [(w_{il}-p_{il}) + (w_{li}-p_{li})]\,u_l$ for the clients
+        held here; a model that has not moved is not pulled."""
+        if not self.prior_grad_to_theta:
+            return None
+        updates = {n: x.requires_grad_() for n, x in updates_of(evidence).items()}
+        with torch.enable_grad():
+            u = self.encoder.embed(state.phi, updates)
+        c = self._upstream(state.w, u.detach(), evidence)
+        moved = (update_norm(updates) > 1e-8).to(u)
+        gradient = torch.autograd.grad(u, list(updates.values()), c * moved[:, None])
+        return {name: -g for name, g in zip(updates, gradient, strict=True)}
+
+    def phi_gradient(self, state: AttentionState, evidence: Evidence) -> Params:
+        r"""[ATT-phi] $\sum_i J_i^\top \sum_l [(w-p)+(w-p)^\top]_{il}\, u_l$ over all clients."""
+        phi, u = self._embed_with_grad(state, evidence)
+        target = state.w
+        if self.encoder_target == "likelihood":
+            target = target_rows(self._scores(evidence))
+        c = self._upstream(target, u.detach(), evidence)
+        gradient = torch.autograd.grad(u, list(phi.values()), c)
+        return {name: evidence.total(g) for name, g in zip(phi, gradient, strict=True)}
+
+    def _released_gradient(self, state: AttentionState, evidence: Evidence) -> Params:
+        phi, u = self._embed_with_grad(state, evidence)
+        all_u = evidence.gather(u.detach())
+        scores = self._scores(evidence)
+        log_p = update_log_p(all_u, scores.columns)
+        gradient = per_client_gradient(
+            phi, u, all_u, held_rows(evidence, u), target_rows(scores), log_p
+        )
+        return {name: evidence.total(g) for name, g in gradient.items()}
+
+    def _embed_with_grad(self, state: AttentionState, evidence: Evidence) -> tuple[Params, Tensor]:
+        phi = {name: x.detach().requires_grad_() for name, x in state.phi.items()}
+        with torch.enable_grad():
+            return phi, self.encoder.embed(phi, updates_of(evidence), self._sign)
+
+    def _upstream(self, target: Tensor, u: Tensor, evidence: Evidence) -> Tensor:
+        """(n, D) what the embeddings held here receive from the bound."""
+        all_u = evidence.gather(u)
+        log_p = update_log_p(all_u, self._scores(evidence).columns)
+        return embedding_gradient(target, log_p, all_u)[held_rows(evidence, u)]
+
+    def _read(self, state: AttentionState, evidence: Evidence) -> tuple[Scores, Tensor]:
+        scores = self._scores(evidence)
+        with torch.no_grad():
+            u = self.encoder.embed(state.phi, updates_of(evidence), self._sign)
+            return scores, update_log_p(evidence.gather(u), scores.columns)
+
+    @property
+    def _sign(self) -> float:
+        """The released encoder looks at init minus current."""
+        return -1.0 if self.compat == "released" else 1.0
+
+    def _scores(self, evidence: Evidence) -> Scores:
+        null = resolve_null(self.null_loglik, evidence, learned=False)
+        pairs = read_pairs(evidence, self.self_mode, null, self.temperature)
+        return read_scores(pairs, evidence.seen, self.self_mode)

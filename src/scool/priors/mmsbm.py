@@ -1,0 +1,182 @@
+"""SCooL-MMSBM: a client may belong to several blocks, one for each of its pairs."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from scool.contracts import Evidence, SelfMode
+from scool.errors import require
+from scool.priors.base import GraphPrior
+from scool.priors.dirichlet import expected_log_pi, update_alpha
+from scool.priors.mmsbm_updates import (
+    mmsbm_bound,
+    update_B,
+    update_gamma,
+    update_phi_recv,
+    update_phi_send,
+    update_w,
+)
+from scool.priors.pairs import Null, Pairs, check_null, read_pairs, resolve_null
+from scool.priors.sbm_updates import beta_terms
+from scool.priors.seeding import first_omega, similarity
+from scool.randomness import derive, generator
+from scool.types import Params
+
+
+class MMSBMState(NamedTuple):
+    """q(Y, s, r, pi) with alpha and B; tensors only."""
+
+    w: Tensor  # (K, K)
+    phi_send: Tensor  # (K, K, M) block of i towards j
+    phi_recv: Tensor  # (K, K, M) block of j towards i
+    gamma: Tensor  # (K, M)
+    alpha: Tensor  # (M,)
+    B: Tensor  # (M, M)
+    key: Tensor  # int64 scalar, changes every E-step
+    started: Tensor  # bool scalar
+
+
+@final
+@dataclass(frozen=True)
+class MMSBM(GraphPrior[MMSBMState]):
+    r"""Mixed-membership block model prior (the paper's appendix), cases 1.2 x 2.3.
+
+    $\pi_i \sim \mathrm{Dir}(\alpha)$; for every pair $s_{ij} \sim \mathrm{Cat}(\pi_i)$,
+    $r_{ij} \sim \mathrm{Cat}(\pi_j)$, $Y_{ij} \sim \mathrm{Bern}(s_{ij}^\top B r_{ij})$.
+
+    The paper never runs it. Defaults follow from its updates: B is learned against the uniform
+    null model, alpha below 1 keeps memberships few.
+    """
+
+    num_blocks: int = 5
+    """M. Give at least the number of groups you expect."""
+    self_mode: SelfMode = "always"
+    """`always` or `exclude`: own data counts fully; there is no block for i = i to gate it."""
+    temperature: float = 1.0
+    """T; above 1 softens the graph, below 1 hardens it."""
+    temperature_mode: Literal["entropy", "likelihood"] = "entropy"
+    """`entropy` divides prior and likelihood by T, `likelihood` the likelihood alone."""
+    null_loglik: Null = "uniform"
+    """Log-likelihood that explains D_j without an edge."""
+    learn_B: bool = True
+    """Estimate B in the M-step."""
+    learn_alpha: bool = False
+    """Estimate alpha in the M-step."""
+    alpha: float = 0.1
+    """Dirichlet parameter, (the start of) every component."""
+    b_in: float = 0.8
+    """(The start of) the probability of an edge inside a block."""
+    b_out: float = 0.2
+    """(The start of) the probability of an edge between blocks."""
+    pseudo_count: float = 0.5
+    """Added to the edges and non-edges B is estimated from, a Beta prior."""
+    sweeps: int = 10
+    """Most sweeps in one E-step."""
+    tolerance: float = 1e-6
+    """Sweeps end when no w changes by more."""
+    warm_start: bool = True
+    """Go on from the memberships of the round before."""
+
+    def __post_init__(self) -> None:
+        remedy = "MMSBM has no block for i = i; take 'always' or 'exclude', or the SBM prior"
+        require(self.self_mode != "gated", "self_mode", self.self_mode, remedy)
+        require(self.num_blocks >= 1, "num_blocks", self.num_blocks, "give at least one block")
+        require(self.temperature > 0, "temperature", self.temperature, "give a positive number")
+        require(self.alpha > 0, "alpha", self.alpha, "give a positive number")
+        require(0 < self.b_in < 1, "b_in", self.b_in, "give a probability inside (0, 1)")
+        require(0 < self.b_out < 1, "b_out", self.b_out, "give a probability inside (0, 1)")
+        require(self.pseudo_count >= 0, "pseudo_count", self.pseudo_count, "give 0 or more")
+        require(self.sweeps >= 1, "sweeps", self.sweeps, "give at least one sweep")
+        check_null(self.null_loglik)
+
+    def init(self, num_clients: int, theta0: Params, seed: int) -> MMSBMState:
+        """No edges, no pairs, B with b_in on and b_out off the diagonal."""
+        del theta0
+        K, M = num_clients, self.num_blocks
+        phi = torch.zeros(K, K, M, dtype=torch.float64)
+        alpha = torch.full((M,), self.alpha, dtype=torch.float64)
+        B = torch.full((M, M), self.b_out, dtype=torch.float64).fill_diagonal_(self.b_in)
+        key = torch.tensor(derive(seed, "mmsbm"))
+        w = torch.zeros(K, K, dtype=torch.float64)
+        gamma = update_gamma(alpha, phi, phi)
+        return MMSBMState(w, phi, phi.clone(), gamma, alpha, B, key, torch.tensor(False))
+
+    def e_step(self, state: MMSBMState, evidence: Evidence) -> MMSBMState:
+        """[E] Sweeps of w, phi and gamma, from the last memberships or from farthest seeds."""
+        key = torch.tensor(derive(int(state.key), "next"))
+        pairs = self._pairs(evidence)
+        if self.warm_start and bool(state.started):
+            start = _only_measured(state, pairs)
+        else:
+            near = similarity(evidence.log_lik.double().cpu(), evidence.seen.bool().cpu())
+            rng = generator(int(state.key), "e-step")
+            start = _spread(state, first_omega(near, self.num_blocks, True, 0, rng), pairs)
+        return self._sweep(start, pairs)._replace(key=key, started=torch.tensor(True))
+
+    def m_step(self, state: MMSBMState, evidence: Evidence) -> MMSBMState:
+        """[M] B and alpha, each if asked for."""
+        if self.learn_B:
+            B = update_B(state.w, state.phi_send, state.phi_recv, state.B, self.pseudo_count)
+            state = state._replace(B=B)
+        if self.learn_alpha:
+            alpha = update_alpha(state.alpha, expected_log_pi(state.gamma))
+            state = state._replace(alpha=alpha)
+        return state
+
+    def elbo(self, state: MMSBMState, evidence: Evidence) -> Tensor:
+        """[MMSBM-elbo], with the log density of the Beta prior where B is learned."""
+        return self._bound(state, self._pairs(evidence))
+
+    def _pairs(self, evidence: Evidence) -> Pairs:
+        null = resolve_null(self.null_loglik, evidence, self.learn_B)
+        scale = self.temperature if self.temperature_mode == "likelihood" else 1.0
+        return read_pairs(evidence, self.self_mode, null, scale)
+
+    @property
+    def _entropy_temperature(self) -> float:
+        return self.temperature if self.temperature_mode == "entropy" else 1.0
+
+    def _bound(self, s: MMSBMState, pairs: Pairs) -> Tensor:
+        T = self._entropy_temperature
+        bound = mmsbm_bound(pairs, s.w, s.phi_send, s.phi_recv, s.gamma, s.alpha, s.B, T)
+        return bound + beta_terms(s.B, self.pseudo_count) if self.learn_B else bound
+
+    def _sweep(self, s: MMSBMState, pairs: Pairs) -> MMSBMState:
+        """Repeat {w; phi_send; phi_recv; gamma}; end with w, which the method uses."""
+        T, w, send, recv, gamma = (
+            self._entropy_temperature,
+            s.w,
+            s.phi_send,
+            s.phi_recv,
+            s.gamma,
+        )
+        for sweep in range(self.sweeps):
+            last, w = w, update_w(pairs, send, recv, s.B, T)
+            if sweep > 0 and bool((w - last).abs().max() < self.tolerance):
+                break
+            send = update_phi_send(pairs, w, recv, gamma, s.B)
+            recv = update_phi_recv(pairs, w, send, gamma, s.B)
+            gamma = update_gamma(s.alpha, send, recv)
+        w = update_w(pairs, send, recv, s.B, T)
+        return s._replace(w=w, phi_send=send, phi_recv=recv, gamma=gamma)
+
+
+def _spread(state: MMSBMState, omega: Tensor, pairs: Pairs) -> MMSBMState:
+    """Every pair of a client starts from the client's own membership."""
+    mask = pairs.mask[..., None]
+    send, recv = omega[:, None, :] * mask, omega[None, :, :] * mask
+    gamma = update_gamma(state.alpha, send, recv)
+    return state._replace(phi_send=send, phi_recv=recv, gamma=gamma)
+
+
+def _only_measured(state: MMSBMState, pairs: Pairs) -> MMSBMState:
+    """Drop pairs no longer measured; new pairs start from what is known of the two clients."""
+    mask = pairs.mask[..., None]
+    pi = expected_log_pi(state.gamma).softmax(-1)
+    new = state.phi_send.sum(-1, keepdim=True) == 0
+    send = torch.where(new, pi[:, None, :], state.phi_send) * mask
+    recv = torch.where(new, pi[None, :, :], state.phi_recv) * mask
+    gamma = update_gamma(state.alpha, send, recv)
+    return state._replace(phi_send=send, phi_recv=recv, gamma=gamma)

@@ -1,0 +1,58 @@
+"""From evidence to the terms of the bound: which pairs count, and their log-likelihood ratio."""
+
+from typing import Literal, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from scool.contracts import Evidence, SelfMode
+from scool.errors import require
+
+Null: TypeAlias = Literal["uniform", "auto"] | float | tuple[float, ...]
+"""log P_0(D_j), what explains D_j without an edge: a number, one number a client, or a name."""
+
+
+class Pairs(NamedTuple):
+    """The pairs that enter sums over (i, j); float64 on the CPU."""
+
+    mask: Tensor  # (K, K) bool: measured; the diagonal only where w_ii is inferred
+    ratio: Tensor  # (K, K) l_ij - l0_j, tempered; 0 outside the mask
+    own: Tensor  # scalar: sum_i l_ii of the data that always counts (tempered); 0 when gated
+
+    @property
+    def off(self) -> Tensor:
+        """(K, K) bool: the measured pairs i != j."""
+        return self.mask & ~torch.eye(len(self.mask), dtype=torch.bool)
+
+
+def read_pairs(
+    evidence: Evidence, self_mode: SelfMode, null: float | tuple[float, ...], scale: float = 1.0
+) -> Pairs:
+    """Mask, null model, likelihood temperature `scale` and self mode applied to the evidence."""
+    seen = evidence.seen.bool().cpu()
+    log_lik = torch.where(seen, evidence.log_lik.double().cpu(), 0.0)
+    diagonal = torch.eye(len(seen), dtype=torch.bool)
+    gated = self_mode == "gated"
+    mask = seen if gated else seen & ~diagonal
+    l0 = torch.as_tensor(null, dtype=torch.float64).cpu()
+    ratio = torch.where(mask, (log_lik - l0) / scale, 0.0)
+    own = torch.zeros((), dtype=torch.float64) if gated else log_lik.diagonal().sum() / scale
+    return Pairs(mask, ratio, own)
+
+
+def resolve_null(null: Null, evidence: Evidence, learned: bool) -> float | tuple[float, ...]:
+    """`uniform` is -log C; `auto` is `uniform` where B is learned (without it B and w collapse
+    to 0), else 0 as in the paper."""
+    if isinstance(null, str):
+        return evidence.uniform if null == "uniform" or learned else 0.0
+    return null
+
+
+def check_null(null: Null) -> None:
+    """Refuse names other than the two."""
+    require(
+        not isinstance(null, str) or null in ("uniform", "auto"),
+        "null_loglik",
+        null,
+        "give a number, 'uniform' or 'auto'",
+    )

@@ -1,0 +1,121 @@
+r"""The updates of SCooL-SBM, each the exact maximiser of the bound in one block of variables.
+
+Inside a sum over pairs the diagonal is special: $E_q[z_{ig} z_{ih}] = \delta_{gh}\Omega_{ig}$, so
+the block term of a gated (i, i) is linear in $\Omega_i$. The paper sums over all (i, j) instead.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scool.priors.dirichlet import dirichlet_terms, expected_log_pi
+from scool.priors.pairs import Pairs
+from scool.priors.safe_math import (
+    LogB,
+    bernoulli_entropy,
+    categorical_entropy,
+    clip_probability,
+    log_B,
+)
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def block_form(omega: Tensor, table: Tensor) -> Tensor:
+    r"""(K, K) $\sum_{gh}\Omega_{ig}\Omega_{jh} A_{gh}$; for i = j $\sum_g \Omega_{ig} A_{gg}$."""
+    form = omega @ table @ omega.T
+    return form.diagonal_scatter(omega @ table.diagonal())
+
+
+def update_w(pairs: Pairs, omega: Tensor, B: Tensor, temperature: float) -> Tensor:
+    r"""[SBM-w] $w_{ij} = \sigma\big([\,l_{ij} + \sum_{gh}\Omega_{ig}\Omega_{jh}
+    (\log B_{gh} - \log(1-B_{gh}))]/T\big)$; 0 for pairs that were not measured."""
+    logits = pairs.ratio + block_form(omega, log_B(B).logit)
+    return torch.where(pairs.mask, torch.sigmoid(logits / temperature), 0.0)
+
+
+def update_gamma(alpha: Tensor, omega: Tensor) -> Tensor:
+    r"""[SBM-gamma] $\gamma_{ig} = \alpha_g + \Omega_{ig}$."""
+    return alpha + omega
+
+
+def update_omega(
+    pairs: Pairs, w: Tensor, omega: Tensor, gamma: Tensor, B: Tensor, order: Tensor
+) -> Tensor:
+    r"""[SBM-Omega] $\Omega_i = \mathrm{softmax}_g\big(\sum_{j \ne i}\sum_h \Omega_{jh}[
+    w_{ij}\log B_{gh} + (1-w_{ij})\log(1-B_{gh}) + w_{ji}\log B_{hg} + (1-w_{ji})\log(1-B_{hg})]
+    + e_{ig}\big)$, one client after another in `order`: all at once can lower the bound.
+
+    Numpy, because the loop is sequential and its calls are tiny.
+    """
+    tables = log_B(B)
+    bias: Array = (expected_log_pi(gamma) + _self_term(pairs, w, tables)).numpy()
+    off = pairs.off.double()
+    on = w * off
+    rows: Array = torch.stack([on, off - on, on.T, (off - on).T], dim=1).numpy()  # (K, 4, K)
+    stacked: Array = torch.cat([tables.on.T, tables.off.T, tables.on, tables.off]).numpy()
+    new: Array = omega.numpy().copy()
+    for i in map(int, order):
+        scores: Array = (rows[i] @ new).reshape(-1) @ stacked + bias[i]
+        scores -= scores.max()
+        np.exp(scores, out=scores)
+        new[i] = scores / scores.sum()
+    return torch.as_tensor(new)
+
+
+def _self_term(pairs: Pairs, w: Tensor, tables: LogB) -> Tensor:
+    """(K, M) what a gated w_ii says about the block of i."""
+    gate, own = pairs.mask.diagonal()[:, None].double(), w.diagonal()[:, None]
+    return gate * (own * tables.on.diagonal() + (1 - own) * tables.off.diagonal())
+
+
+def update_B(pairs: Pairs, w: Tensor, omega: Tensor, B: Tensor, pseudo_count: float) -> Tensor:
+    r"""[SBM-B] $B_{gh} = \sum_{i \ne j} w_{ij}\Omega_{ig}\Omega_{jh} / \sum_{i \ne j}
+    \Omega_{ig}\Omega_{jh}$ over measured pairs; a gated diagonal adds $\sum_i w_{ii}\Omega_{ig}$
+    and $\sum_i \Omega_{ig}$ to $B_{gg}$.
+
+    `pseudo_count` is a - 1 of a Beta(a, a) prior. Blocks that nothing is known about keep their B.
+    """
+    off, gate = pairs.off.double(), pairs.mask.diagonal().double()
+    edges = omega.T @ (w * off) @ omega + torch.diag((gate * w.diagonal()) @ omega) + pseudo_count
+    count = omega.T @ off @ omega + torch.diag(gate @ omega) + 2 * pseudo_count
+    known = count > 1e-12
+    return torch.where(known, clip_probability(edges / count.clamp(min=1e-12)), B)
+
+
+def beta_terms(B: Tensor, pseudo_count: float) -> Tensor:
+    """log density of the Beta prior that the pseudo-counts stand for, up to a constant."""
+    tables = log_B(B)
+    return pseudo_count * (tables.on + tables.off).sum()
+
+
+def pair_terms(pairs: Pairs, w: Tensor, temperature: float) -> Tensor:
+    """The likelihood and T times the entropy of q(Y)."""
+    entropy = torch.where(pairs.mask, bernoulli_entropy(w), 0.0).sum()
+    return pairs.own + (w * pairs.ratio).sum() + temperature * entropy
+
+
+def sbm_bound(
+    pairs: Pairs,
+    w: Tensor,
+    omega: Tensor,
+    gamma: Tensor,
+    alpha: Tensor,
+    B: Tensor,
+    temperature: float,
+) -> Tensor:
+    r"""[SBM-elbo] $F$: likelihood, block term, indicators, Dirichlet terms and entropies.
+
+    The Gaussian prior on theta is left out; it does not depend on the graph.
+    """
+    tables = log_B(B)
+    block = w * block_form(omega, tables.on) + (1 - w) * block_form(omega, tables.off)
+    indicators = (omega * expected_log_pi(gamma)).sum() + categorical_entropy(omega).sum()
+    return (
+        pair_terms(pairs, w, temperature)
+        + torch.where(pairs.mask, block, 0.0).sum()
+        + indicators
+        + dirichlet_terms(alpha, gamma)
+    )

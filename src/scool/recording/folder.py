@@ -1,0 +1,123 @@
+"""A run on disk: `run.json`, `metrics.jsonl`, `timing.jsonl`, `graphs/` and checkpoints.
+
+`metrics.jsonl` holds nothing that depends on the clock, so two runs of one configuration have the
+same file to the byte; times are kept apart in `timing.jsonl`.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from scool.errors import RunError
+from scool.recording.atomic import write_bytes, write_json
+from scool.recording.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+
+KEPT = 2  # checkpoints that stay: the newest, and the one before in case it gets damaged
+
+
+@final
+class RunFolder:
+    """Reads and writes one run folder. Everything written survives a kill at any moment."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, header: Mapping[str, Any]) -> "RunFolder":
+        """A new folder; an existing run is never overwritten."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise RunError(
+                f"out = {str(path)!r} exists already: continue it with `scool resume {path}`, "
+                "or choose another --out"
+            )
+        try:
+            (path / "graphs").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"cannot make {path}: {error.strerror}; choose another --out") from error
+        folder = cls(path)
+        write_json(path / "run.json", header)
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> "RunFolder":
+        """An existing run."""
+        if not (path / "run.json").is_file():
+            raise RunError(f"{path} is not a run folder: it has no run.json")
+        return cls(path)
+
+    # ------------------------------------------------------------------ header
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """What `run.json` says."""
+        try:
+            return json.loads((self.path / "run.json").read_text())
+        except (OSError, ValueError) as error:
+            raise RunError(f"{self.path / 'run.json'} cannot be read: {error}") from error
+
+    def update_header(self, **changes: Any) -> None:
+        write_json(self.path / "run.json", self.header | changes)
+
+    # ------------------------------------------------------------------ one line a round
+
+    def append(self, name: str, row: Mapping[str, Any]) -> None:
+        """Add a line to a `.jsonl` file."""
+        try:
+            with (self.path / name).open("a") as file:
+                file.write(json.dumps(row, allow_nan=False) + "\n")
+        except OSError as error:
+            raise RunError(
+                f"cannot write {self.path / name}: {error.strerror}. Free some space, then "
+                f"`scool resume {self.path}`"
+            ) from error
+
+    def rows(self, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+        """The lines of a `.jsonl` file; a last line cut off by a kill is left out."""
+        path = self.path / name
+        rows: list[dict[str, Any]] = []
+        for line in path.read_text().splitlines() if path.exists() else []:
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                break
+        return rows
+
+    def rewind(self, rounds: int) -> None:
+        """Forget lines and graphs of rounds that the checkpoint does not cover."""
+        for name in ("metrics.jsonl", "timing.jsonl"):
+            kept = [row for row in self.rows(name) if row["round"] < rounds]
+            text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in kept)
+            write_bytes(self.path / name, text.encode())
+        for file in (self.path / "graphs").glob("*.safetensors"):
+            if int(file.stem) >= rounds:
+                file.unlink()
+
+    # ------------------------------------------------------------------ tensors
+
+    def write_graph(self, round: int, w: Tensor) -> None:
+        """The weights that mixed in this round, float32."""
+        content = save({"w": w.detach().to("cpu", torch.float32).contiguous()})
+        write_bytes(self.path / "graphs" / f"{round:06d}.safetensors", content)
+
+    def graphs(self) -> dict[int, Tensor]:
+        """The mixing weights of every round."""
+        files = sorted((self.path / "graphs").glob("*.safetensors"))
+        return {int(file.stem): load_file(file)["w"] for file in files}
+
+    def _checkpoints(self) -> list[Path]:
+        return sorted(self.path.glob("checkpoint-*.safetensors"))
+
+    def write_checkpoint(self, rounds: int, tensors: Mapping[str, Tensor]) -> None:
+        save_checkpoint(self.path / f"checkpoint-{rounds:06d}.safetensors", rounds, tensors)
+        for old in self._checkpoints()[:-KEPT]:
+            old.unlink()
+
+    def last_checkpoint(self) -> Checkpoint | None:
+        """The newest checkpoint, verified; None where there is none yet."""
+        files = self._checkpoints()
+        return load_checkpoint(files[-1]) if files else None

@@ -1,0 +1,15 @@
+"""Names for the shapes that travel between the rooms. Aliases only."""
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from torch import Tensor
+
+Params: TypeAlias = dict[str, Tensor]
+"""One client's parameters by name; the names and shapes of `nn.Module.named_parameters()`."""
+
+Tree: TypeAlias = dict[str, Tensor]
+"""The parameters of n clients, one tensor a name, client axis first: `(n, *shape)`."""
+
+Info: TypeAlias = Mapping[str, "Tensor | float"]
+"""What a person may want to see of a round: small tensors and numbers by name."""

@@ -1,0 +1,129 @@
+"""A person's own data."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, TensorDataset
+
+from scool.data.arrays import from_arrays
+from scool.data.transform import CIFAR10
+from scool.errors import ConfigError, DataError
+
+RNG = np.random.default_rng(0)
+
+
+def client(size: int, labels: tuple[int, ...] = (0, 1)) -> tuple[np.ndarray, np.ndarray]:
+    return RNG.normal(size=(size, 3)), np.resize(labels, size)
+
+
+def test_pairs_of_unequal_sizes() -> None:
+    own = [client(10), client(5, (1, 2)), client(1)]
+    f = from_arrays(own, groups=[0, 1, 0], client_names=["a", "b", "c"], val_fraction=0.25)
+    assert f.test.sizes.tolist() == [2, 1, 0]
+    assert f.val.sizes.tolist() == [2, 1, 0] and f.train.sizes.tolist() == [6, 3, 1]
+    assert f.classes.tolist() == [[True, True, False], [False, True, True], [True, False, False]]
+    assert f.truth is not None and f.truth.tolist() == [[0.5, 0, 0.5], [0, 1, 0], [0.5, 0, 0.5]]
+    assert f.train.x.dtype == torch.float32
+
+
+def test_every_sample_lands_in_one_part() -> None:
+    x = np.arange(20.0)
+    f = from_arrays([(x[:12], np.zeros(12, int)), (x[12:], np.zeros(8, int))], val_fraction=0.3)
+    for i, expected in enumerate((x[:12], x[12:])):
+        found = [s.x[s.index[i]][s.mask[i]].flatten().tolist() for s in (f.train, f.val, f.test)]
+        assert sorted(found[0] + found[1] + found[2]) == expected.tolist()
+
+
+def test_four_arrays_mappings_and_datasets_are_the_same() -> None:
+    (x, y), (xt, yt) = client(6), client(4)
+    whole = TensorDataset(torch.tensor(x), torch.tensor(y))
+    held = TensorDataset(torch.tensor(xt), torch.tensor(yt))
+    forms: list[Any] = [
+        (x, y, xt, yt),
+        {"x_train": x, "y_train": y, "x_test": xt, "y_test": yt},
+        {"x": x, "y": y, "x_test": torch.tensor(xt), "y_test": torch.tensor(yt)},
+        (whole, held),
+    ]
+    f = from_arrays(forms)
+    for i in range(4):
+        np.testing.assert_allclose(f.train.x[f.train.index[i]], x.astype(np.float32))
+        np.testing.assert_array_equal(f.test.y[i], yt)
+    alone = from_arrays([whole], test_fraction=0.5)
+    assert alone.train.sizes.tolist() == [3] and alone.test.sizes.tolist() == [3]
+
+
+def test_own_validation_data() -> None:
+    (x, y), (xv, yv) = client(6), client(2)
+    f = from_arrays([{"x": x, "y": y, "x_val": xv, "y_val": yv}], val_fraction=0.5, test_fraction=0)
+    assert (f.train.sizes.item(), f.val.sizes.item(), f.test.sizes.item()) == (6, 2, 0)
+
+
+def test_regression() -> None:
+    x = RNG.normal(size=(10, 2))
+    f = from_arrays([(x, x @ [1.0, 2.0]), (x[:3], x[:3, 0])], task="regression")
+    assert f.train.y.shape == (2, 8, 1) and f.train.y.dtype == torch.float32
+    assert f.classes.shape == (2, 1) and f.num_outputs == 1
+    wide = from_arrays([(x, x)], task="regression")
+    assert wide.num_outputs == 2
+
+
+def test_images_with_a_transform() -> None:
+    images = RNG.integers(0, 256, (4, 3, 8, 8), dtype=np.uint8)
+    f = from_arrays([(images, np.array([0, 1, 0, 1]))], transform=CIFAR10)
+    assert f.train.x.dtype == torch.uint8
+    with pytest.raises(DataError, match="uint8 and there is no transform"):
+        from_arrays([(images, np.array([0, 1, 0, 1]))])
+
+
+def test_truth_by_rule_or_matrix() -> None:
+    own = [client(5), client(5, (1, 2))]
+    overlap, given = from_arrays(own, truth="overlap"), from_arrays(own, truth=torch.eye(2))
+    assert overlap.truth is not None and overlap.truth.tolist() == [[0.5, 0.5], [0.5, 0.5]]
+    assert given.truth is not None and given.truth.tolist() == [[1, 0], [0, 1]]
+    assert from_arrays(own).truth is None
+
+
+def test_the_callers_arrays_are_copied() -> None:
+    x, y = torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])
+    f = from_arrays([(x, y)])
+    x.fill_(7)
+    assert float(f.train.x.max()) == 0
+
+
+class Empty(Dataset):
+    def __len__(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ([], "no clients"),
+        ([client(3), client(0)], "client 1 has no training sample"),
+        ([client(3), ([], [])], "client 1 has no training sample"),
+        ([Empty()], "client 0 has no training sample"),
+        ([client(3), "text"], "client 1 is a str"),
+        ([client(3), (1, 2, 3)], "client 1 is a tuple"),
+        ([{"x_train": [[1.0]], "labels": [1]}], "entry 'labels'"),
+        ([{"x_train": [[1.0]]}], "client 0 train data lacks y"),
+        ([(np.zeros((3, 2)), np.zeros(2, int))], "one target a sample"),
+        ([(np.zeros((3, 2)), np.zeros(3))], "labels are torch.float64"),
+        ([client(3), (np.zeros((3, 4)), np.zeros(3, int))], "client 1 train samples have shape"),
+        ([(np.zeros((2, 1)), np.array([0, -1]))], "label -1"),
+        ([(*client(4), *client(2, (7,)))], "class 7 in its task, but nobody holds"),
+    ],
+)
+def test_refuses(own: list[Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        from_arrays(own, test_fraction=0)
+
+
+def test_refuses_options() -> None:
+    with pytest.raises(DataError, match="label 1: labels run from 0 to 0"):
+        from_arrays([client(4)], num_classes=1)
+    with pytest.raises(ConfigError, match=r"test fraction = 1\.5"):
+        from_arrays([client(4)], test_fraction=1.5)
+    with pytest.raises(ConfigError, match="unknown task"):
+        from_arrays([client(4)], task="ranking")  # pyright: ignore[reportArgumentType]
