@@ -33,6 +33,7 @@ class Evidence(NamedTuple):
         0.0  # log-likelihood of the uniform predictor, -log C (the "uniform" null model)
     )
     updates: Tree | None = None  # theta_i^(t+1/2) - theta^0 of the clients held here (attention)
+    owned: Tensor | None = None  # (n,) ids of the clients held here; None: all K
     gather: Callable[[Tensor], Tensor] = keep  # rows of the clients held here -> rows of all K
     total: Callable[[Tensor], Tensor] = keep  # sum over all processes
 

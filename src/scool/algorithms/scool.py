@@ -141,6 +141,7 @@ class SCooL:
             seen=seen,
             uniform=engine.uniform_log_lik,
             updates={n: half[n] - state.theta0[n].to(half[n]) for n in half},
+            owned=engine.owned,
             gather=engine.gather,
             total=engine.total,
         )

@@ -1,7 +1,7 @@
 """The in-process engine: all K clients on one device, trained as one stack."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import final
 
 import torch
@@ -11,7 +11,7 @@ from torch.func import grad, vmap
 from scool.contracts import Metric, Route, Split, Trained
 from scool.data.federation import Federation
 from scool.engines.ledger import Ledger
-from scool.engines.memory import clients_at_once, samples_at_once, threads_for
+from scool.engines.memory import clients_at_once, samples_at_once
 from scool.engines.samples import Samples
 from scool.engines.steps import Batch, looped_steps, stacked_steps
 from scool.errors import ConfigError, QuarantineError
@@ -93,10 +93,9 @@ class LocalEngine:
         mask[list(self.quarantined)] = False
         return mask
 
-    def restore_quarantine(self, active: Tensor) -> None:
-        """Take up where a checkpoint left off."""
-        for client in (~active).nonzero()[:, 0].tolist():
-            self.quarantined.setdefault(client, "before the checkpoint")
+    def restore_quarantine(self, reasons: Mapping[int, str]) -> None:
+        """Take up the quarantine of a checkpoint."""
+        self.quarantined |= reasons
 
     def replicate(self, theta0: Params) -> Tree:
         return {
@@ -128,7 +127,7 @@ class LocalEngine:
         self, theta: Tree, ids: Tensor, sgd: LocalSGD, round: int
     ) -> tuple[Tree, Tensor]:
         plan = plan_batches(sgd, self._train.split.mask[ids], ids, round, self.seed)
-        source, work = self._train, sum(t.numel() for t in theta.values()) * sgd.batch_size
+        source = self._train
         draws = source.augmentation(
             derive(self.seed, "augment", round), ids, plan.position.shape[1:]
         )
@@ -138,11 +137,10 @@ class LocalEngine:
             x, y = source.fetch(ids, plan.position[:, s], None if draws is None else draws[:, s])
             return Batch(x, y, weight[:, s])
 
-        with threads_for(work):
-            if self.model.has_dropout:
-                streams = [derive(self.seed, "dropout", round, client) for client in ids.tolist()]
-                return looped_steps(self.model, self.loss, theta, feed, plan.active, sgd, streams)
-            return stacked_steps(self.model, self.loss, theta, feed, plan.active, sgd)
+        if self.model.has_dropout:
+            streams = [derive(self.seed, "dropout", round, client) for client in ids.tolist()]
+            return looped_steps(self.model, self.loss, theta, feed, plan.active, sgd, streams)
+        return stacked_steps(self.model, self.loss, theta, feed, plan.active, sgd)
 
     # ------------------------------------------------------------------ meeting others
 

@@ -39,17 +39,16 @@ def samples_at_once(input_shape: Sequence[int], device: torch.device) -> int:
 
 
 @contextmanager
-def threads_for(work: int) -> Iterator[None]:
-    """One CPU thread while the steps are small.
+def fitting_threads(module: nn.Module, num_clients: int) -> Iterator[None]:
+    """One CPU thread while the stack of models is small.
 
-    Below some ten million products a step, handing the work to a second thread costs more than it
+    Below some two million parameters in all, handing a step to a second thread costs more than it
     saves, and on a busy machine the waiting for it costs many times more.
     """
     before = torch.get_num_threads()
-    if work < 10_000_000 and before > 1:
+    if num_clients * sum(p.numel() for p in module.parameters()) < 2_000_000:
         torch.set_num_threads(1)
     try:
         yield
     finally:
-        if torch.get_num_threads() != before:
-            torch.set_num_threads(before)
+        torch.set_num_threads(before)

@@ -29,6 +29,7 @@ def communities(w: Tensor, count: int) -> Tensor:
     A graph without edges has K groups of one; a graph without contrast has one group of K.
     """
     from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits
 
     k = len(w)
     affinity = normalise_rows(w.double().cpu())
@@ -43,7 +44,7 @@ def communities(w: Tensor, count: int) -> Tensor:
     _, vectors = torch.linalg.eigh(scale[:, None] * affinity * scale)
     embedding = vectors[:, -min(count, k) :]
     embedding = embedding / embedding.norm(dim=1, keepdim=True).clamp(min=1e-12)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), threadpool_limits(1):
         warnings.simplefilter("ignore")  # fewer distinct rows than groups is an answer, not a fault
         labels = KMeans(min(count, k), n_init="auto", random_state=0).fit_predict(embedding.numpy())
     return torch.from_numpy(labels.astype(np.int64))

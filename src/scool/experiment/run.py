@@ -4,6 +4,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from torch import Tensor, nn
 from scool.contracts import Recorder
 from scool.data.federation import Federation
 from scool.engines.local import LocalEngine
+from scool.engines.memory import fitting_threads
 from scool.errors import RunError, require
 from scool.evaluation.accuracy import evaluate
-from scool.experiment.result import Result, finite
+from scool.experiment.result import Result
 from scool.experiment.rows import describe_round
 from scool.models import ModelConfig, initial_params, parameters_of
 from scool.recording.checkpoint import flatten, unflatten
@@ -87,51 +89,42 @@ def fit(
     )
     method = method or type(algorithm).__name__
     header = _header(method, rounds, seed, engine, config)
-    folder, first, state = _open(out, resume, header, engine, algorithm, theta0)
-    history = folder.rows() if folder else []
-    graphs: dict[int, Tensor] = folder.graphs() if folder else {}
-    spent = sum(row["seconds"] for row in folder.rows("timing.jsonl")) if folder else 0.0
+    folder, progress = _open(out, resume, header, engine, algorithm, theta0)
     for recorder in recorders:
-        recorder.start(header, first)
-    active, saved, done = engine.active, first, first
+        recorder.start(header, progress.done)
     try:
-        for t in range(first, rounds):
-            began = time.perf_counter()
-            new_state, info = algorithm.step(engine, state, t)
-            is_evaluated = (t + 1) % eval_every == 0 or t + 1 == rounds
-            scores = evaluate(engine, new_state.theta, federation) if is_evaluated else None
-            row = describe_round(t, info, scores, engine, federation)
-            seconds = time.perf_counter() - began
-            if folder:
-                _record(folder, t, row, info, seconds)
-            history.append(row)
-            graphs[t] = info["graph"].cpu().float()  # type: ignore[union-attr]
-            spent += seconds
-            state, active, done = new_state, engine.active, t + 1
-            for recorder in recorders:
-                recorder.round(row, info)
-            if folder and (done % checkpoint_every == 0 or done == rounds):
-                _checkpoint(folder, done, state, active)
-                saved = done
+        with fitting_threads(module, federation.num_clients):
+            while progress.done < rounds:
+                t = progress.done
+                is_last = t + 1 == rounds
+                began = time.perf_counter()
+                state, info = algorithm.step(engine, progress.state, t)
+                is_evaluated = is_last or (t + 1) % eval_every == 0
+                scores = evaluate(engine, state.theta, federation) if is_evaluated else None
+                row = describe_round(t, info, scores, engine, federation)
+                progress.finish_round(state, row, info, engine, time.perf_counter() - began)
+                for recorder in recorders:
+                    recorder.round(row, info)
+                if is_last or progress.done % checkpoint_every == 0:
+                    progress.save()
     except KeyboardInterrupt:
         if folder is None:
             raise
-        if done > saved:
-            _checkpoint(folder, done, state, active)
-        folder.update_header(status="interrupted", rounds_done=done)
+        progress.save()
+        folder.update_header(status="interrupted", rounds_done=progress.done)
         raise Interrupted(
-            f"stopped after round {done} of {rounds}; the state is saved: "
+            f"stopped after round {progress.done} of {rounds}; the state is saved: "
             f"`scool resume {folder.path}` goes on"
         ) from None
     result = Result(
         method=method,
         seed=seed,
         rounds=rounds,
-        seconds=spent,
-        theta={name: t.cpu() for name, t in state.theta.items()},
-        score=_final_score(history, engine, state, federation),
-        history=history,
-        graphs=graphs,
+        seconds=progress.seconds,
+        theta={name: t.cpu() for name, t in progress.state.theta.items()},
+        score=_scores(progress.history[-1]),
+        history=progress.history,
+        graphs=progress.graphs,
         federation=federation,
         module=module,
         run_dir=folder.path if folder else None,
@@ -143,6 +136,54 @@ def fit(
     return result
 
 
+@dataclass
+class _Progress:
+    """How far a run has come. What is here was computed to the end of round `done`, always."""
+
+    state: Any
+    active: Tensor  # (K,) who was not in quarantine after that round
+    folder: RunFolder | None
+    done: int = 0
+    saved: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    graphs: dict[int, Tensor] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def finish_round(
+        self, state: Any, row: dict[str, Any], info: Info, engine: LocalEngine, seconds: float
+    ) -> None:
+        graph = info["graph"]
+        assert isinstance(graph, Tensor)
+        if self.folder:
+            self.folder.write_graph(self.done, graph)
+            self.folder.append("timing.jsonl", {"round": self.done, "seconds": seconds})
+            self.folder.append("metrics.jsonl", row)
+        self.history.append(row)
+        self.graphs[self.done] = graph.cpu().float()
+        self.seconds += seconds
+        self.state, self.active, self.done = state, engine.active, self.done + 1
+
+    def save(self) -> None:
+        """A checkpoint of the last finished round, once."""
+        if self.folder and self.done > self.saved:
+            self.folder.write_checkpoint(
+                self.done, flatten(self.state) | {"engine/active": self.active}
+            )
+            self.saved = self.done
+
+
+def _reasons(folder: RunFolder, done: int, active: Tensor) -> dict[int, str]:
+    """Why each client in quarantine is there, as the row of the last saved round tells."""
+    row = next((row for row in folder.rows() if row["round"] == done - 1), {"quarantined": {}})
+    out = (~active).nonzero()[:, 0].tolist()
+    return {client: row["quarantined"].get(str(client), "before") for client in out}
+
+
+def _scores(row: Mapping[str, Any]) -> Tensor:
+    values = [torch.nan if s is None else s for s in row["scores"]]
+    return torch.tensor(values, dtype=torch.float64)
+
+
 def _open(
     out: str | Path | None,
     resume: bool,
@@ -150,42 +191,25 @@ def _open(
     engine: LocalEngine,
     algorithm: Any,
     theta0: Params,
-) -> tuple[RunFolder | None, int, Any]:
-    """The folder, the first round to run, and the state before it."""
+) -> tuple[RunFolder | None, _Progress]:
+    """The folder, and how far the run in it has come."""
     state = algorithm.init(engine, theta0)
-    if out is None:
-        return None, 0, state
-    if not resume:
-        return RunFolder.create(Path(out), header), 0, state
+    if out is None or not resume:
+        folder = None if out is None else RunFolder.create(Path(out), header)
+        return folder, _Progress(state, engine.active, folder)
     folder = RunFolder.open(Path(out))
     checkpoint = folder.last_checkpoint()
-    rounds = checkpoint.rounds if checkpoint else 0
+    done = checkpoint.rounds if checkpoint else 0
     if checkpoint:
         saved = dict(checkpoint.tensors)
-        engine.restore_quarantine(saved.pop("engine/active"))
+        engine.restore_quarantine(_reasons(folder, done, saved.pop("engine/active")))
         state = unflatten(state, saved)
-    folder.rewind(rounds)
+    folder.rewind(done)
     folder.update_header(status="running")
-    return folder, rounds, state
-
-
-def _record(folder: RunFolder, t: int, row: dict[str, Any], info: Info, seconds: float) -> None:
-    folder.write_graph(t, info["graph"])  # type: ignore[arg-type]
-    folder.append("timing.jsonl", {"round": t, "seconds": seconds})
-    folder.append("metrics.jsonl", row)
-
-
-def _checkpoint(folder: RunFolder, done: int, state: Any, active: Tensor) -> None:
-    folder.write_checkpoint(done, flatten(state) | {"engine/active": active})
-
-
-def _final_score(
-    history: Sequence[Mapping[str, Any]], engine: LocalEngine, state: Any, federation: Federation
-) -> Tensor:
-    scores = history[-1].get("scores") if history else None
-    if scores is None:
-        return evaluate(engine, state.theta, federation).score
-    return torch.tensor([torch.nan if s is None else s for s in scores], dtype=torch.float64)
+    seconds = sum(row["seconds"] for row in folder.rows("timing.jsonl"))
+    return folder, _Progress(
+        state, engine.active, folder, done, done, folder.rows(), folder.graphs(), seconds
+    )
 
 
 def _header(
@@ -217,6 +241,3 @@ def _header(
         },
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
-
-
-__all__ = ["Interrupted", "Model", "finite", "fit", "prepare_model"]

@@ -34,6 +34,7 @@ class AttentionState(NamedTuple):
     first: Params  # Adam's moments of phi; with a leading client axis in "released"
     second: Params
     steps: Tensor  # int64 scalar: steps taken on phi
+    u: Tensor  # (K, D) embeddings of all clients as of the last E-step
 
 
 @final
@@ -104,14 +105,19 @@ class Attention(GraphPrior[AttentionState]):
         phi = self.encoder.init(theta0, seed)
         moments = adam.start(phi, num_clients if self.compat == "released" else None)
         w = torch.zeros(num_clients, num_clients, dtype=torch.float64)
-        return AttentionState(w, phi, *moments)
+        at_rest = {name: torch.zeros_like(x)[None] for name, x in theta0.items()}
+        u = torch.zeros_like(self.encoder.embed(phi, at_rest)).expand(num_clients, -1).clone()
+        return AttentionState(w, phi, *moments, u)
 
     def e_step(self, state: AttentionState, evidence: Evidence) -> AttentionState:
-        """[E] The exact posterior of every row."""
-        scores, log_p = self._read(state, evidence)
+        """[E] The exact posterior of every row. The embeddings travel here, and only here."""
+        with torch.no_grad():
+            u = evidence.gather(self.encoder.embed(state.phi, updates_of(evidence), self._sign))
+        scores = self._scores(evidence)
+        log_p = update_log_p(u, scores.columns)
         if self.compat == "released":
             scores = released_scores(scores, self.temperature)
-        return state._replace(w=update_w(scores, log_p))
+        return state._replace(w=update_w(scores, log_p), u=u)
 
     def m_step(self, state: AttentionState, evidence: Evidence) -> AttentionState:
         r"""[ATT-phi] One Adam step up $\sum_{ij} w_{ij}\log p_{ij}$, w held constant."""
@@ -128,12 +134,15 @@ class Attention(GraphPrior[AttentionState]):
             self.prior_weight_decay,
             decoupled=self.optimizer == "adamw",
         )
-        return AttentionState(state.w, phi, *moments)
+        return AttentionState(state.w, phi, *moments, state.u)
 
     def elbo(self, state: AttentionState, evidence: Evidence) -> Tensor:
-        """[ATT-elbo] with the state's encoder."""
-        scores, log_p = self._read(state, evidence)
-        return attention_bound(scores, state.w, log_p)
+        """[ATT-elbo] with the embeddings of the last E-step."""
+        return attention_bound(self._scores(evidence), state.w, self.log_p(state, evidence))
+
+    def log_p(self, state: AttentionState, evidence: Evidence) -> Tensor:
+        """(K, K) [ATT-p] of the last E-step: the graph that the prior alone would have."""
+        return update_log_p(state.u, self._scores(evidence).columns)
 
     def ranking(self, state: AttentionState, evidence: Evidence) -> Tensor:
         """w; in "released" the likelihood softmax, as there."""
@@ -147,7 +156,7 @@ class Attention(GraphPrior[AttentionState]):
         updates = {n: x.requires_grad_() for n, x in updates_of(evidence).items()}
         with torch.enable_grad():
             u = self.encoder.embed(state.phi, updates)
-        c = self._upstream(state.w, u.detach(), evidence)
+        c = self._upstream(state.w, state.u, evidence)
         moved = (update_norm(updates) > 1e-8).to(u)
         gradient = torch.autograd.grad(u, list(updates.values()), c * moved[:, None])
         return {name: -g for name, g in zip(updates, gradient, strict=True)}
@@ -158,18 +167,14 @@ class Attention(GraphPrior[AttentionState]):
         target = state.w
         if self.encoder_target == "likelihood":
             target = target_rows(self._scores(evidence))
-        c = self._upstream(target, u.detach(), evidence)
+        c = self._upstream(target, state.u, evidence)
         gradient = torch.autograd.grad(u, list(phi.values()), c)
         return {name: evidence.total(g) for name, g in zip(phi, gradient, strict=True)}
 
     def _released_gradient(self, state: AttentionState, evidence: Evidence) -> Params:
         phi, u = self._embed_with_grad(state, evidence)
-        all_u = evidence.gather(u.detach())
-        scores = self._scores(evidence)
-        log_p = update_log_p(all_u, scores.columns)
-        gradient = per_client_gradient(
-            phi, u, all_u, held_rows(evidence, u), target_rows(scores), log_p
-        )
+        target, log_p = target_rows(self._scores(evidence)), self.log_p(state, evidence)
+        gradient = per_client_gradient(phi, u, state.u, held_rows(evidence), target, log_p)
         return {name: evidence.total(g) for name, g in gradient.items()}
 
     def _embed_with_grad(self, state: AttentionState, evidence: Evidence) -> tuple[Params, Tensor]:
@@ -178,16 +183,9 @@ class Attention(GraphPrior[AttentionState]):
             return phi, self.encoder.embed(phi, updates_of(evidence), self._sign)
 
     def _upstream(self, target: Tensor, u: Tensor, evidence: Evidence) -> Tensor:
-        """(n, D) what the embeddings held here receive from the bound."""
-        all_u = evidence.gather(u)
-        log_p = update_log_p(all_u, self._scores(evidence).columns)
-        return embedding_gradient(target, log_p, all_u)[held_rows(evidence, u)]
-
-    def _read(self, state: AttentionState, evidence: Evidence) -> tuple[Scores, Tensor]:
-        scores = self._scores(evidence)
-        with torch.no_grad():
-            u = self.encoder.embed(state.phi, updates_of(evidence), self._sign)
-            return scores, update_log_p(evidence.gather(u), scores.columns)
+        """(n, D) what the embeddings held here receive from the bound; u (K, D) is everyone's."""
+        log_p = update_log_p(u, self._scores(evidence).columns)
+        return embedding_gradient(target, log_p, u)[held_rows(evidence).to(u.device)]
 
     @property
     def _sign(self) -> float:

@@ -33,6 +33,7 @@ def per_client_gradient(
     share = target * p / (p + SMALL)
     residual = (share - p * share.sum(1, keepdim=True)).to(u)  # d loss / d f
     rows: list[tuple[Tensor, ...]] = []
+    held = held.to(u.device)
     for i in range(len(all_u)):
         c = residual[i][:, None] * all_u[i]
         c[i] += residual[i] @ all_u

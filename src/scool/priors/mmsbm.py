@@ -22,7 +22,7 @@ from scool.priors.pairs import Null, Pairs, check_null, read_pairs, resolve_null
 from scool.priors.sbm_updates import beta_terms
 from scool.priors.seeding import first_omega, similarity
 from scool.randomness import derive, generator
-from scool.types import Params
+from scool.types import Info, Params
 
 
 class MMSBMState(NamedTuple):
@@ -128,6 +128,10 @@ class MMSBM(GraphPrior[MMSBMState]):
     def elbo(self, state: MMSBMState, evidence: Evidence) -> Tensor:
         """[MMSBM-elbo], with the log density of the Beta prior where B is learned."""
         return self._bound(state, self._pairs(evidence))
+
+    def describe(self, state: MMSBMState) -> Info:
+        """`blocks`: (K,) the block that each client belongs to most."""
+        return {"blocks": state.gamma.argmax(dim=1)}
 
     def _pairs(self, evidence: Evidence) -> Pairs:
         null = resolve_null(self.null_loglik, evidence, self.learn_B)

@@ -22,7 +22,7 @@ from scool.priors.sbm_updates import (
 )
 from scool.priors.seeding import first_omega, similarity
 from scool.randomness import derive, generator
-from scool.types import Params
+from scool.types import Info, Params
 
 
 class SBMState(NamedTuple):
@@ -149,6 +149,10 @@ class SBM(GraphPrior[SBMState]):
     def elbo(self, state: SBMState, evidence: Evidence) -> Tensor:
         """[SBM-elbo], with the log density of the Beta prior where B is learned."""
         return self._bound(state, self._pairs(evidence))
+
+    def describe(self, state: SBMState) -> Info:
+        """`blocks`: (K,) the block that each client belongs to most."""
+        return {"blocks": state.omega.argmax(dim=1)}
 
     def _pairs(self, evidence: Evidence) -> Pairs:
         null = resolve_null(self.null_loglik, evidence, self.learn_B)
