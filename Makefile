@@ -1,7 +1,9 @@
 # Each target works alone on a fresh clone: it makes .venv, installs what constraints.txt pins, runs.
 PYTHON ?= python3
-# The CPU build. A GPU user installs the torch of their choice: pip install torch, pip install -e .
+# The CPU build is enough here. Where the default index serves a CUDA build under this version, name
+# the CPU index: make demo TORCH_FLAGS="--index-url ...". A GPU user installs the torch of their choice.
 TORCH ?= torch==2.13.0
+TORCH_FLAGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 
@@ -10,7 +12,7 @@ BIN := $(VENV)/bin
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "scool needs Python 3.11 or newer"'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt "$(TORCH)"
+	$(BIN)/pip install --quiet --constraint constraints.txt $(TORCH_FLAGS) "$(TORCH)"
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	@touch $@
 

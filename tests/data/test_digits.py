@@ -15,9 +15,9 @@ def test_default_federation() -> None:
     assert f.groups is not None and f.groups.tolist() == [i % 4 for i in range(40)]
     assert bool(f.classes.all())
     train, test = set(f.train.index.flatten().tolist()), set(f.test.index.flatten().tolist())
-    assert len(train) == 1440 and len(test) == 357 and not train & test
+    assert len(train) == 960 and len(test) == 357 and not train & test
     balance = torch.stack([own.bincount(minlength=10) for own in f.train.y])
-    assert int(balance.min()) >= 2 and int(balance.max()) <= 8
+    assert int(balance.min()) >= 1 and int(balance.max()) <= 5
     expected = (f.groups[:, None] == f.groups[None, :]).double() / 10
     assert f.truth is not None
     torch.testing.assert_close(f.truth, expected)

@@ -98,17 +98,15 @@ class SCooL:
     def step(self, engine: Engine, state: SCooLState, round: int) -> tuple[SCooLState, Info]:
         """The algorithm box of the paper, one line a step."""
         half, loss = engine.train(state.theta, self.sgd, round)  # local learning
+        if not self.shares_data:
+            return self._own_data_step(engine, state, half, loss)
         state, evidence = self._cross_losses(engine, state, half, round)  # log P(D_j | theta_i)
         graph = self._prior.e_step(state.graph, evidence)  # [E]
         weights, fallback = self._weights(graph.w, state.neighbours, evidence)
         theta = self._models(engine, state, half, weights, round)  # [M], theta
-        theta = self._add_prior(engine, state, theta, graph, evidence)
+        theta = self._add_prior(engine, state, theta, self._pulls(engine, state, graph, evidence))
+        neighbours = self._neighbours(engine, state, graph, evidence, round)
         elbo = self._prior.elbo(graph, evidence)
-        neighbours = state.neighbours
-        if round == self.sparsify_round and self.shares_data:
-            count = num_kept(engine.num_clients, self.fraction)
-            rank = self._prior.ranking(graph, evidence)
-            neighbours = keep_top(rank, count, evidence.seen, self.keep_self)
         graph = self._prior.m_step(graph, evidence)  # [M], alpha, B, phi
         info = {
             "train_loss": loss,
@@ -120,6 +118,20 @@ class SCooL:
         }
         return state._replace(theta=theta, graph=graph, neighbours=neighbours), info
 
+    def _own_data_step(
+        self, engine: Engine, state: SCooLState, half: Tree, loss: Tensor
+    ) -> tuple[SCooLState, Info]:
+        """Case 1.1: peers' data enter nowhere and nobody is asked. With a prior of type 2.2 or 2.3
+        the graph sums out and local learning remains; Dirac's couples the models."""
+        graph = torch.eye(engine.num_clients, dtype=torch.float64)
+        theta = half
+        if self.prior.mixes == "models":
+            graph = state.graph.w
+            mixed = engine.mix(graph, state.theta)
+            theta = {n: mixed[n] + half[n] - t for n, t in state.theta.items()}
+        theta = self._add_prior(engine, state, theta, [])
+        return state._replace(theta=theta), {"train_loss": loss, "graph": graph}
+
     def _cross_losses(
         self, engine: Engine, state: SCooLState, half: Tree, round: int
     ) -> tuple[SCooLState, Evidence]:
@@ -127,19 +139,17 @@ class SCooL:
         active = engine.active
         own = torch.diag(active)  # trying one's own model on one's own data costs nothing
         seen = (state.neighbours & active[:, None] & active) | (own & self.keep_self)
-        if not self.shares_data:  # case 1.1: peers' data enter nowhere, no one is asked
-            return state, Evidence(torch.zeros_like(state.cross_loss), own)
         loss = engine.cross_loss(half, seen, self.draw, round)
-        known = ~state.cross_loss.isnan() & seen
+        known = state.cross_loss.isfinite() & seen
         memory = torch.where(known, self.cross_ema, 0.0)
-        loss = torch.where(known, memory * state.cross_loss.nan_to_num(), 0.0) + (1 - memory) * loss
+        loss = torch.where(known, memory * state.cross_loss, 0.0) + (1 - memory) * loss
         seen = seen & loss.isfinite()
-        log_lik = -loss - self._model_distance(engine, half)
-        scale = engine.sizes.double() if self.likelihood_reduction == "sum" else 1.0
+        samples = engine.sizes.double() if self.likelihood_reduction == "sum" else 1.0
+        log_lik = -loss * samples - self._model_distance(engine, half)
         evidence = Evidence(
-            log_lik=torch.where(seen, log_lik * scale, 0.0),
+            log_lik=torch.where(seen, log_lik, 0.0),
             seen=seen,
-            uniform=engine.uniform_log_lik,
+            uniform=engine.uniform_log_lik * samples,
             updates={n: half[n] - state.theta0[n].to(half[n]) for n in half},
             owned=engine.owned,
             gather=engine.gather,
@@ -154,46 +164,55 @@ class SCooL:
         return 0.25 * self.model_coupling * engine.squared_distances(half)
 
     def _weights(self, w: Tensor, neighbours: Tensor, evidence: Evidence) -> Mixing:
-        if not self.shares_data:
-            eye = torch.eye(len(w), dtype=w.dtype)
-            return Mixing(
-                w if self.prior.mixes == "models" else eye, torch.zeros(len(w), dtype=torch.bool)
-            )
         own = "gated" if self.prior.self_mode == "gated" else "full"
         return mixing_weights(w, neighbours & evidence.seen, own, self.weighting)
 
     def _models(
         self, engine: Engine, state: SCooLState, half: Tree, weights: Tensor, round: int
     ) -> Tree:
-        r"""[M] for theta: $\theta_i^{t+1} = \theta_i^t - \sum_j \hat w_{ij} \Delta_j$; with a Dirac
-        prior [DPSGD]: $\theta_i^{t+1} = \sum_j w_{ij} \theta_j^t - \Delta_i$."""
+        r"""[M] for theta: $\theta_i^{t+1} = \theta_i^t - \sum_j \hat w_{ij} \Delta_j$; a Dirac
+        prior also mixes the models, [DPSGD]."""
         theta = state.theta
-        if self.prior.mixes == "models":
-            mixed = engine.mix(state.graph.w, theta)
-            if not self.shares_data:
-                return {n: mixed[n] + half[n] - theta[n] for n in theta}
-            both = mix_updates(engine, weights, theta, half)
-            return {n: mixed[n] + both[n] - theta[n] for n in theta}
-        if not self.shares_data:
-            return half
         if self.cross_gradient == "exact":
             step = engine.cross_gradient(theta, weights, self.sgd, round)
-            return {n: theta[n] - self.sgd.lr * step[n] for n in theta}
-        return mix_updates(engine, weights, theta, half)
+            decay = self.sgd.weight_decay * weights.sum(dim=1)[engine.owned.cpu()]
+            return {
+                n: t - self.sgd.lr * (step[n] + per_client(decay, t) * t) for n, t in theta.items()
+            }
+        mixed = mix_updates(engine, weights, theta, half)
+        if self.prior.mixes == "updates":
+            return mixed
+        models = engine.mix(state.graph.w, theta)
+        return {n: models[n] + mixed[n] - theta[n] for n in theta}
 
-    def _add_prior(
-        self, engine: Engine, state: SCooLState, theta: Tree, graph: Any, evidence: Evidence
-    ) -> Tree:
-        r"""$\theta_i \leftarrow \theta_i - \eta S G_i$ with the prior's $G_i$ at $\theta^t$:
-        $\lambda \theta_i$ of the Gaussian, the pull of P(Y | theta), and the Laplacian's."""
-        gradient = [{n: self.precision * t for n, t in state.theta.items()}] * (self.precision > 0)
-        if (pull := self._prior.pull(graph, evidence)) is not None:
-            gradient.append(pull)
+    def _neighbours(
+        self, engine: Engine, state: SCooLState, graph: Any, evidence: Evidence, round: int
+    ) -> Tensor:
+        """N_i: everyone, until each client chooses its best peers once and for all."""
+        if round != self.sparsify_round:
+            return state.neighbours
+        count = num_kept(engine.num_clients, self.fraction)
+        rank = self._prior.ranking(graph, evidence)
+        return keep_top(rank, count, evidence.seen, self.keep_self)
+
+    def _pulls(
+        self, engine: Engine, state: SCooLState, graph: Any, evidence: Evidence
+    ) -> list[Tree]:
+        """What the graph adds to the prior's gradient: P(Y | theta), and the Laplacian of 2.1."""
+        pull = self._prior.pull(graph, evidence)
+        pulls = [] if pull is None else [pull]
         if self.model_coupling:
-            gradient.append(self._laplacian(engine, state.theta, graph.w, evidence.seen))
+            pulls.append(self._laplacian(engine, state.theta, graph.w, evidence.seen))
+        return pulls
+
+    def _add_prior(self, engine: Engine, state: SCooLState, theta: Tree, pulls: list[Tree]) -> Tree:
+        r"""$\theta_i \leftarrow \theta_i - \eta S G_i$ with the gradient of the prior at
+        $\theta^t$: $\lambda \theta_i$ of the Gaussian and the pulls of the graph."""
+        if self.precision:
+            pulls = [{n: self.precision * t for n, t in state.theta.items()}, *pulls]
         length = self.sgd.lr * self.sgd.steps_per_round(engine.sizes)[engine.owned.cpu()]
-        for part in gradient:
-            theta = {n: t - per_client(length, t) * part[n] for n, t in theta.items()}
+        for pull in pulls:
+            theta = {n: t - per_client(length, t) * pull[n] for n, t in theta.items()}
         return theta
 
     def _laplacian(self, engine: Engine, theta: Tree, w: Tensor, seen: Tensor) -> Tree:

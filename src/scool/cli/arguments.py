@@ -1,13 +1,15 @@
 """Words typed by a person: what has to be known before the options can be parsed."""
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import tyro
 
+from scool.data.catalogue import DataConfig
 from scool.errors import ConfigError
+from scool.experiment.options import with_options
 
 T = TypeVar("T")
 
@@ -20,6 +22,14 @@ def peek(arguments: Sequence[str], option: str) -> str | None:
         if word.startswith(option + "="):
             return word.split("=", 1)[1]
     return None
+
+
+def peek_data(arguments: Sequence[str], options: Mapping[str, Any]) -> DataConfig:
+    """Which data, from the flags or the file: it decides the defaults of everything else."""
+    names = ("dataset", "partition", "task")
+    found = {name: peek(arguments, f"--{name}") or options.get(name) for name in names}
+    given = {name: value for name, value in found.items() if value is not None}
+    return with_options(DataConfig(), given, "the options")
 
 
 def read_toml(path: str | None) -> dict[str, Any]:

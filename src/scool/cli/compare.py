@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scool.cli.arguments import parse, peek, read_toml
+from scool.cli.arguments import parse, peek, peek_data, read_toml
 from scool.cli.console import Console, new_folder
-from scool.data.catalogue import DataConfig
-from scool.errors import ConfigError, RunError
-from scool.experiment.compare import Comparison, run_comparison, summarise
+from scool.errors import ConfigError
+from scool.experiment.compare import Comparison, read_comparison, run_comparison, summarise
 from scool.experiment.config import Settings, default_run
 from scool.experiment.options import with_options
 from scool.experiment.recipes import METHODS
@@ -50,12 +49,10 @@ class CompareCommand:
 def compare(arguments: Sequence[str]) -> int:
     options = read_toml(peek(arguments, "--config"))
     per_method: dict[str, dict[str, Any]] = options.pop("method", {})
-    data = DataConfig(
-        dataset=peek(arguments, "--dataset") or options.get("dataset", "digits"),
-        partition=peek(arguments, "--partition") or options.get("partition", "auto"),  # type: ignore
-        task=peek(arguments, "--task") or options.get("task", "classification"),  # type: ignore
-    )
-    base = default_run("local", data)
+    tables = per_method.values() if isinstance(per_method, dict) else [None]
+    if not all(isinstance(table, dict) for table in tables):
+        raise ConfigError("method in the configuration file is not possible: write [method.NAME]")
+    base = default_run("local", peek_data(arguments, options))
     default = CompareCommand(settings=base.settings, sgd=base.algorithm.sgd)
     default = with_options(default, options, "the configuration file")
     command = parse(default, arguments, "scool compare", "Several methods on one federation.")
@@ -92,11 +89,7 @@ def is_comparison(folder: Path) -> bool:
 
 
 def resume_comparison(folder: Path, as_json: bool, quiet: bool) -> int:
-    try:
-        values = json_module.loads((folder / "compare.json").read_text())
-    except (OSError, ValueError) as error:
-        raise RunError(f"{folder / 'compare.json'} cannot be read: {error}") from error
-    return _finish(Comparison.from_dict(values), folder, as_json, quiet, True)
+    return _finish(read_comparison(folder), folder, as_json, quiet, True)
 
 
 def _finish(comparison: Comparison, out: Path, as_json: bool, quiet: bool, figures: bool) -> int:

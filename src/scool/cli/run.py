@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scool.algorithms import AnyAlgorithm, LocalOnly
-from scool.cli.arguments import parse, peek, read_toml
+from scool.cli.arguments import parse, peek, peek_data, read_toml
 from scool.cli.console import Console, new_folder
-from scool.data.catalogue import DataConfig
 from scool.errors import ConfigError, nearest
 from scool.experiment.config import RunConfig, Settings, default_run, execute
 from scool.experiment.options import with_options
@@ -50,12 +49,7 @@ def configure(arguments: Sequence[str]) -> tuple[RunCommand, str]:
     if method not in METHODS:
         raise ConfigError(f"unknown method {method!r}: {nearest(method, METHODS)}")
     options = read_toml(peek(rest, "--config"))
-    data = DataConfig(
-        dataset=peek(rest, "--dataset") or options.get("dataset", "digits"),
-        partition=peek(rest, "--partition") or options.get("partition", "auto"),  # type: ignore
-        task=peek(rest, "--task") or options.get("task", "classification"),  # type: ignore
-    )
-    base = default_run(method, data)
+    base = default_run(method, peek_data(rest, options))
     default = RunCommand(settings=base.settings, algorithm=base.algorithm)
     default = with_options(default, options, "the configuration file")
     return parse(default, rest, f"scool run {method}", METHODS[method][0]), method

@@ -148,6 +148,7 @@ DATASETS: dict[str, Dataset] = {
 
 def find(name: str) -> Dataset:
     """The entry of a dataset; an unknown name is refused with the nearest one."""
+    name = name.replace("_", "-")
     if name not in DATASETS:
         unknown("dataset", name, DATASETS)
     return DATASETS[name]

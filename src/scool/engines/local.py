@@ -10,10 +10,12 @@ from torch.func import grad, vmap
 
 from scool.contracts import Metric, Route, Split, Trained
 from scool.data.federation import Federation
+from scool.engines.cuda_graph import CapturedSteps
 from scool.engines.ledger import Ledger
-from scool.engines.memory import clients_at_once, samples_at_once
+from scool.engines.memory import clients_at_once, samples_at_once, tensor_cores
 from scool.engines.samples import Samples
-from scool.engines.steps import Batch, looped_steps, stacked_steps
+from scool.engines.stacked import Layer, stack_module
+from scool.engines.steps import Phase, one_by_one, stacked_gradient, stepwise, vmap_gradient
 from scool.errors import ConfigError, QuarantineError
 from scool.graph.normalise import without
 from scool.learning.cross import CrossDraw
@@ -67,6 +69,13 @@ class LocalEngine:
         self.model = Functional(module.to(self.device).eval())
         self.dtype = next(module.parameters()).dtype
         self.loss = LOSSES[federation.task]
+        self._captured: CapturedSteps | None = None
+        stacked = stack_module(module)
+        if stacked is not None and self.device.type == "cuda":
+            self._gradient, self._outputs = stacked_gradient(stacked, self.loss), stacked
+        else:
+            self._gradient = vmap_gradient(self.model, self.loss)
+            self._outputs: Layer = vmap(self.model)
         self.num_clients = federation.num_clients
         self.owned = torch.arange(self.num_clients, device=self.device)
         self.sizes = federation.train.sizes.cpu()
@@ -84,8 +93,9 @@ class LocalEngine:
     def uniform_log_lik(self) -> float:
         if self.federation.task == "classification":
             return -math.log(self.federation.num_outputs)
-        y = self._train.split.y[self._train.split.mask].double()
-        return -0.5 * float(y.var(dim=0, correction=0).nan_to_num().sum())
+        mask = self._train.split.mask & self.active.to(self.device)[:, None]
+        y = self._train.split.y[mask].double()
+        return -0.5 * float(y.var(dim=0, correction=0).sum()) if len(y) else 0.0
 
     @property
     def active(self) -> Tensor:
@@ -127,43 +137,50 @@ class LocalEngine:
         self, theta: Tree, ids: Tensor, sgd: LocalSGD, round: int
     ) -> tuple[Tree, Tensor]:
         plan = plan_batches(sgd, self._train.split.mask[ids], ids, round, self.seed)
-        source = self._train
-        draws = source.augmentation(
-            derive(self.seed, "augment", round), ids, plan.position.shape[1:]
-        )
-        weight = plan.weight.to(self.dtype)
-
-        def feed(s: int) -> Batch:
-            x, y = source.fetch(ids, plan.position[:, s], None if draws is None else draws[:, s])
-            return Batch(x, y, weight[:, s])
-
+        shape = plan.position.shape[1:]
+        draws = self._train.augmentation(derive(self.seed, "augment", round), ids, shape)
+        phase = Phase(ids, plan.position, plan.weight.to(self.dtype), plan.active, draws)
         if self.model.has_dropout:
             streams = [derive(self.seed, "dropout", round, client) for client in ids.tolist()]
-            return looped_steps(self.model, self.loss, theta, feed, plan.active, sgd, streams)
-        return stacked_steps(self.model, self.loss, theta, feed, plan.active, sgd)
+            return one_by_one(self.model, self.loss, self._train, theta, phase, sgd, streams)
+        if self.device.type != "cuda":
+            return stepwise(self._gradient, self._train, theta, phase, sgd)
+        with tensor_cores():
+            if self._captured is None or not self._captured.fits(theta, phase, sgd):
+                self._captured = CapturedSteps(self._gradient, self._train, theta, phase, sgd)
+            return self._captured.run(theta, phase)
 
     # ------------------------------------------------------------------ meeting others
 
     def mix(self, w: Tensor, tree: Tree, via: Route = "peers") -> Tree:
-        w = without(w.double().cpu(), self.active)
+        active = self.active
+        w = without(w.double().cpu(), active)
         sources = w.clone().fill_diagonal_(0) != 0
         size = model_bytes(tree)
         if via == "server":  # each participant fetches the common model and sends its own
-            self.ledger.add("server", 2 * int((w != 0).any(dim=0).sum()), size)
+            self.ledger.add("server", 2 * int((w[active] != 0).any(dim=0).sum()), size)
         else:
             self.ledger.add("mix", int(sources.sum()), size)
         mixer = w.to(self.device, self.dtype)
-        return {name: (mixer @ t.flatten(1)).view_as(t) for name, t in tree.items()}
+        if bool(active.all()):
+            return {name: (mixer @ t.flatten(1)).view_as(t) for name, t in tree.items()}
+        out: Tree = {}
+        for name, t in tree.items():  # 0 times infinity is NaN: keep the quarantined out of sums
+            idle = (~active).to(self.device).view(-1, *[1] * (t.dim() - 1))
+            mixed = (mixer @ t.masked_fill(idle, 0.0).flatten(1)).view_as(t)
+            out[name] = torch.where(idle, t * mixer.diagonal().view_as(idle), mixed)
+        return out
 
     @torch.no_grad()
     def cross_loss(self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int) -> Tensor:
         active = self.active
         pairs = pairs.cpu() & active[:, None] & active
         self._count_cross(theta, pairs)
-        if draw.cross_draw == "shared" and pairs.double().mean() > 0.5:
-            losses = self._dense_cross_loss(theta, draw, round)
-        else:
-            losses = self._sparse_cross_loss(theta, pairs, draw, round)
+        with tensor_cores():
+            if draw.cross_draw == "shared" and pairs.double().mean() > 0.5:
+                losses = self._dense_cross_loss(theta, draw, round)
+            else:
+                losses = self._sparse_cross_loss(theta, pairs, draw, round)
         return losses.cpu().double().where(pairs, torch.nan)
 
     def _dense_cross_loss(self, theta: Tree, draw: CrossDraw, round: int) -> Tensor:
@@ -189,7 +206,6 @@ class LocalEngine:
         degree = max(1, int(pairs.sum(dim=1).max()))
         listed = pairs.to(self.device).to(torch.int8).argsort(dim=1, descending=True, stable=True)
         listed = listed[:, :degree]  # (K, degree) sources of each model, padded with others
-        judge = vmap(self._losses_of)
         count = min(draw.cross_samples or self._train.width, self._train.width)
         rows = samples_at_once(self.federation.input_shape, self.device)
         at_once = max(1, rows // (degree * count))
@@ -201,8 +217,8 @@ class LocalEngine:
                 readers = models[:, None].expand_as(columns).flatten()
                 x, y, weight = self._cross_samples(readers, columns.flatten(), draw, round)
                 shape = (len(models), columns.shape[1] * x.shape[1])
-                values = judge(chosen, x.view(*shape, *x.shape[2:]), y.view(*shape, *y.shape[2:]))
-                values = values.view(*columns.shape, -1)
+                outputs = self._outputs(chosen, x.view(*shape, *x.shape[2:])).flatten(0, 1)
+                values = self.loss(outputs, y.flatten(0, 1)).view(*columns.shape, -1)
                 weight = weight.view(*columns.shape, -1)
                 mean = (values * weight).sum(2) / weight.sum(2).clamp(min=1)
                 result[models[:, None], columns] = mean.to(result.dtype)
@@ -244,13 +260,15 @@ class LocalEngine:
         x, y = self._train.fetch(self.owned, plan.position[:, 0], first)  # (K, b, ...)
         share = plan.weight[:, 0] / plan.weight[:, 0].sum(dim=1, keepdim=True).clamp(min=1)
         share = share.to(self.dtype).flatten()
+        idle = (~self.active).to(self.device)  # 0 times NaN is NaN: blank what may not be finite
+        x, y = (t.masked_fill(idle.view(-1, *[1] * (t.dim() - 1)), 0) for t in (x, y))
         x, y = x.flatten(0, 1), y.flatten(0, 1)
 
         def objective(params: Params, weights: Tensor) -> Tensor:
             per_source = weights[:, None].expand(-1, plan.position.shape[2]).flatten()
             return (self._losses_of(params, x, y) * share * per_source).sum()
 
-        w = without(w.double().cpu(), self.active)
+        w = without(w.double().cpu(), self.active) * self.active[:, None]
         size = model_bytes(theta)
         edges = int((w.clone().fill_diagonal_(0) != 0).sum())
         self.ledger.add("cross_gradients", 2 * edges, size)  # the model there, the gradient back
@@ -280,7 +298,7 @@ class LocalEngine:
     def measure(self, theta: Tree, split: Split, metric: Metric) -> Tensor:
         source = self._splits[split]
         rows = samples_at_once(self.federation.input_shape, self.device)
-        judge = vmap(lambda params, x, y, c: metric(self.model(params, x), y, c))
+        judge = vmap(metric)
         result = torch.full((self.num_clients,), torch.nan, dtype=torch.float64)
         for ids in self.owned.split(min(self._chunk, rows)):
             mine = {name: t[ids] for name, t in theta.items()}
@@ -289,7 +307,9 @@ class LocalEngine:
             columns = torch.arange(source.width, device=self.device)
             for part in columns.split(max(1, rows // len(ids))):
                 x, y = source.fetch(ids, part.expand(len(ids), -1), None)
-                values = judge(mine, x, y, self.federation.classes[ids]).double()
+                with tensor_cores():
+                    outputs = self._outputs(mine, x)
+                values = judge(outputs, y, self.federation.classes[ids]).double()
                 total += values.where(mask[:, part] > 0, 0.0).sum(dim=1)
             result[ids.cpu()] = (total / mask.sum(dim=1)).cpu()  # 0 / 0 is NaN: no samples
         return result

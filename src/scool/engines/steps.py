@@ -1,4 +1,4 @@
-"""The hot loop: local SGD of many clients. Two formulations with the same result."""
+"""The hot loop: local SGD of many clients, in formulations that give the same result."""
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
+from scool.engines.samples import Samples
+from scool.engines.stacked import Layer
 from scool.learning.local_sgd import LocalSGD
 from scool.learning.losses import Loss
 from scool.models import Functional
@@ -21,59 +23,113 @@ class Batch(NamedTuple):
     weight: Tensor  # (c, b): 1 for a sample, 0 for padding
 
 
-Feed: TypeAlias = Callable[[int], Batch]
+class Phase(NamedTuple):
+    """The samples of one local phase of c clients, S steps of b samples."""
+
+    ids: Tensor  # (c,) the clients
+    position: Tensor  # (c, S, b) entries of each client's own list
+    weight: Tensor  # (c, S, b): 1 for a sample, 0 for padding
+    active: Tensor  # (c, S): 1 where a client takes the step
+    draws: Tensor | None  # (c, S, b, d) random numbers of the augmentation
 
 
-def weighted_loss(model: Functional, loss: Loss) -> Callable[..., Tensor]:
-    """(params, x, y, weight) -> mean loss over the samples of weight 1."""
+def batch_at(samples: Samples, phase: Phase, step: Tensor) -> Batch:
+    """The batch of a step, whose number (1,) stays on the device: reading it would wait."""
+    position = phase.position.index_select(1, step)[:, 0]
+    draws = None if phase.draws is None else phase.draws.index_select(1, step)[:, 0]
+    x, y = samples.fetch(phase.ids, position, draws)
+    return Batch(x, y, phase.weight.index_select(1, step)[:, 0])
+
+
+Gradient: TypeAlias = Callable[[Tree, Batch], tuple[Tree, Tensor]]
+"""(models (c, ...), batch) -> gradients (c, ...) and the mean loss of each client (c,)."""
+
+
+def vmap_gradient(model: Functional, loss: Loss) -> Gradient:
+    """Any module: `vmap` of one client's gradient over the client axis."""
 
     def objective(params: Params, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         values = loss(model(params, x), y)
         return (values * weight).sum() / weight.sum().clamp(min=1)
 
-    return objective
+    every = vmap(grad_and_value(objective))
+    return lambda theta, batch: every(theta, *batch)
 
 
-def stacked_steps(
-    model: Functional, loss: Loss, theta: Tree, feed: Feed, active: Tensor, sgd: LocalSGD
+def stacked_gradient(forward: Layer, loss: Loss) -> Gradient:
+    """Modules with a stacked form: clients share no parameter, so the gradient of the sum of
+    their losses holds each client's own."""
+
+    def gradient(theta: Tree, batch: Batch) -> tuple[Tree, Tensor]:
+        leaves = {name: stacked.detach().requires_grad_() for name, stacked in theta.items()}
+        with torch.enable_grad():
+            outputs = forward(leaves, batch.x)
+            values = loss(outputs.flatten(0, 1), batch.y.flatten(0, 1)).view_as(batch.weight)
+            means = (values * batch.weight).sum(1) / batch.weight.sum(1).clamp(min=1)
+            grads = torch.autograd.grad(means.sum(), list(leaves.values()))
+        return dict(zip(leaves, grads, strict=True)), means.detach()
+
+    return gradient
+
+
+class Momentum(NamedTuple):
+    """What SGD carries from step to step within a round."""
+
+    theta: Tree  # updated in place
+    velocity: Tree  # updated in place; empty without momentum
+    loss: Tensor  # (c,) sum over the steps taken
+
+
+def start(theta: Tree, sgd: LocalSGD, like: Tensor) -> Momentum:
+    """Fresh buffers; the caller's tensors are not changed."""
+    values = {name: stacked.clone() for name, stacked in theta.items()}
+    velocity = {name: torch.zeros_like(v) for name, v in values.items() if sgd.momentum}
+    loss = torch.zeros(like.shape[0], device=like.device, dtype=torch.float64)
+    return Momentum(values, velocity, loss)
+
+
+def advance(at: Momentum, batch: Batch, active: Tensor, gradient: Gradient, sgd: LocalSGD) -> None:
+    """One step of every client, in place. A client without samples (active 0) does not move."""
+    grads, losses = gradient(at.theta, batch)
+    moves_idle = sgd.momentum > 0 or sgd.weight_decay > 0
+    for name, value in at.theta.items():
+        g = grads[name]
+        if sgd.weight_decay:
+            g = g.add(value, alpha=sgd.weight_decay)
+        if sgd.momentum:
+            g = at.velocity[name].mul_(sgd.momentum).add_(g)
+        if moves_idle:
+            g = g * active.view(-1, *[1] * (g.dim() - 1)).to(g.dtype)
+        value.sub_(g, alpha=sgd.lr)
+    at.loss.add_(losses * active)
+
+
+def stepwise(
+    gradient: Gradient, samples: Samples, theta: Tree, phase: Phase, sgd: LocalSGD
 ) -> tuple[Tree, Tensor]:
-    """All clients advance together: `vmap` of the gradient over the client axis.
-
-    Args:
-        theta: (c, ...) trees; the caller's tensors are not changed.
-        feed: the batch of step s.
-        active: (c, S) 1 where a client takes the step.
+    """Step after step from Python.
 
     Returns:
         the models after the last step, and the mean loss of each client over its steps.
     """
-    gradient = vmap(grad_and_value(weighted_loss(model, loss)))
-    values = {name: stacked.clone() for name, stacked in theta.items()}
-    velocity = {name: torch.zeros_like(v) for name, v in values.items() if sgd.momentum}
-    total = torch.zeros(active.shape[0], device=active.device, dtype=torch.float64)
-    idle = sgd.momentum > 0 or sgd.weight_decay > 0  # whether a step without samples would move
-    for s in range(active.shape[1]):
-        batch = feed(s)
-        grads, losses = gradient(values, *batch)
-        for name, value in values.items():
-            g = grads[name]
-            if sgd.weight_decay:
-                g = g.add(value, alpha=sgd.weight_decay)
-            if sgd.momentum:
-                g = velocity[name].mul_(sgd.momentum).add_(g)
-            if idle:
-                g = g * active[:, s].view(-1, *[1] * (g.dim() - 1)).to(g.dtype)
-            value.sub_(g, alpha=sgd.lr)
-        total += losses.double() * active[:, s]
-    return values, total / active.sum(dim=1).clamp(min=1)
+    at = start(theta, sgd, phase.active)
+    for step in torch.arange(phase.active.shape[1], device=phase.active.device).split(1):
+        active = phase.active.index_select(1, step)[:, 0]
+        advance(at, batch_at(samples, phase, step), active, gradient, sgd)
+    return at.theta, mean_loss(at, phase)
 
 
-def looped_steps(
+def mean_loss(at: Momentum, phase: Phase) -> Tensor:
+    """(c,) over the steps that each client took."""
+    return at.loss / phase.active.sum(dim=1).clamp(min=1)
+
+
+def one_by_one(
     model: Functional,
     loss: Loss,
+    samples: Samples,
     theta: Tree,
-    feed: Feed,
-    active: Tensor,
+    phase: Phase,
     sgd: LocalSGD,
     streams: list[int],
 ) -> tuple[Tree, Tensor]:
@@ -81,45 +137,42 @@ def looped_steps(
 
     `streams` seeds the draws of each client, so that they belong to the client and the round.
     """
-    steps = int(active.shape[1])
-    devices = [active.device] if active.device.type == "cuda" else []
-    done: list[Tree] = []
+    device = phase.ids.device
+    trained: list[Tree] = []
     means: list[Tensor] = []
     model.module.train()
     for client, stream in enumerate(streams):
-        one = {name: stacked[client : client + 1] for name, stacked in theta.items()}
-        with torch.random.fork_rng(devices=devices):
+        one = {name: stacked[client] for name, stacked in theta.items()}
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(stream)
-            trained, mean = _one_client(model, loss, one, feed, active, sgd, client, steps)
-        done.append(trained)
+            mine, mean = _one_client(model, loss, samples, one, _row(phase, client), sgd)
+        trained.append(mine)
         means.append(mean)
     model.module.eval()
-    return {name: torch.cat([tree[name] for tree in done]) for name in theta}, torch.cat(means)
+    stacked = {name: torch.stack([tree[name] for tree in trained]) for name in theta}
+    return stacked, torch.stack(means)
+
+
+def _row(phase: Phase, client: int) -> Phase:
+    """The phase of one client alone."""
+    return Phase(*(None if part is None else part[client : client + 1] for part in phase))  # type: ignore
 
 
 def _one_client(
-    model: Functional,
-    loss: Loss,
-    theta: Tree,
-    feed: Feed,
-    active: Tensor,
-    sgd: LocalSGD,
-    client: int,
-    steps: int,
-) -> tuple[Tree, Tensor]:
-    objective = weighted_loss(model, loss)
-    values = {name: v[0].clone().requires_grad_() for name, v in theta.items()}
+    model: Functional, loss: Loss, samples: Samples, theta: Params, phase: Phase, sgd: LocalSGD
+) -> tuple[Params, Tensor]:
+    """Plain torch.optim.SGD on one client's batches."""
+    values = {name: v.clone().requires_grad_() for name, v in theta.items()}
     optimiser = torch.optim.SGD(
         values.values(), lr=sgd.lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay
     )
-    total = torch.zeros((), dtype=torch.float64, device=active.device)
-    taken = int(active[client].sum())
-    for s in range(min(steps, taken)):
-        batch = feed(s)
-        value = objective(values, *(part[client] for part in batch))
+    total = torch.zeros((), dtype=torch.float64, device=phase.ids.device)
+    taken = int(phase.active.sum())
+    for step in torch.arange(taken, device=phase.ids.device).split(1):
+        x, y, weight = (part[0] for part in batch_at(samples, phase, step))
+        value = (loss(model(values, x), y) * weight).sum() / weight.sum().clamp(min=1)
         optimiser.zero_grad()
         value.backward()
         optimiser.step()
         total += value.detach().double()
-    trained = {name: v.detach()[None] for name, v in values.items()}
-    return trained, (total / max(taken, 1))[None]
+    return {name: v.detach() for name, v in values.items()}, total / max(taken, 1)

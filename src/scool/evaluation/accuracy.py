@@ -41,7 +41,8 @@ def evaluate(engine: Engine, theta: Tree, federation: Federation, split: Split =
     loss = engine.measure(theta, split, metric)
     if federation.task == "classification":
         return Scores(engine.measure(theta, split, correct), loss)
-    return Scores(1 - 2 * loss / _target_variance(federation, split), loss)
+    variance = _target_variance(federation, split)
+    return Scores(1 - 2 * loss / variance.masked_fill(variance == 0, torch.nan), loss)
 
 
 def _target_variance(federation: Federation, split: Split) -> Tensor:

@@ -1,5 +1,6 @@
 """Several methods, same clients, same seeds: a fair comparison."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,8 +13,10 @@ from scool.experiment.config import RunConfig, Settings, default_run, execute
 from scool.experiment.options import as_dict, with_options
 from scool.experiment.recipes import METHODS
 from scool.experiment.result import Result
+from scool.experiment.run import Interrupted
 from scool.learning.local_sgd import LocalSGD
 from scool.recording.atomic import write_json
+from scool.recording.folder import is_taken, make_folder
 
 
 @dataclass(frozen=True)
@@ -81,14 +84,7 @@ def run_comparison(
     The folder gets `compare.json` and a run folder a method and seed. Started again on the same
     folder, it continues where it stopped.
     """
-    if not (out / "compare.json").exists():
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise RunError(f"out = {str(out)!r} exists already: choose another --out")
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"cannot make {out}: {error.strerror}; choose another --out") from error
-        write_json(out / "compare.json", comparison.to_dict())
+    _claim(comparison, out)
     results: dict[str, list[Result]] = {method: [] for method in comparison.methods}
     for seed in range(comparison.settings.seed, comparison.settings.seed + comparison.seeds):
         federation = load(comparison.settings.data, seed)
@@ -97,14 +93,44 @@ def run_comparison(
         for config in comparison.runs(seed):
             folder = out / (config.method if comparison.seeds == 1 else f"{config.method}-{seed}")
             started = (folder / "run.json").exists()
-            if not started and folder.exists():
+            if not started and is_taken(folder):
                 raise RunError(f"{folder} is in the way: it is not a run of this comparison")
-            result = execute(
-                config, out=folder, resume=started, recorders=recorders, federation=federation
-            )
+            try:
+                result = execute(
+                    config, out=folder, resume=started, recorders=recorders, federation=federation
+                )
+            except Interrupted as stop:
+                raise Interrupted(
+                    f"{stop}; `scool resume {out}` continues the comparison"
+                ) from None
             results[config.method].append(result)
             report(result)
     return results
+
+
+def read_comparison(folder: Path) -> Comparison:
+    """The comparison that a folder was made with."""
+    path = folder / "compare.json"
+    try:
+        values = json.loads(path.read_text())
+        return Comparison.from_dict(values)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+
+
+def _claim(comparison: Comparison, out: Path) -> None:
+    """A folder of this comparison: a new one, or one that holds the same comparison."""
+    if (out / "compare.json").exists():
+        if read_comparison(out).to_dict() != comparison.to_dict():
+            raise RunError(
+                f"out = {str(out)!r} holds another comparison: continue that one with "
+                f"`scool resume {out}`, or choose another --out"
+            )
+        return
+    if is_taken(out):
+        raise RunError(f"out = {str(out)!r} exists already: choose another --out")
+    make_folder(out)
+    write_json(out / "compare.json", comparison.to_dict())
 
 
 def summarise(results: Sequence[Result]) -> dict[str, Any]:

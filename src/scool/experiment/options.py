@@ -3,6 +3,7 @@
 import dataclasses
 import types
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from torch import Tensor
@@ -93,6 +94,8 @@ def _convert(value: Any, hint: Any) -> Any:
         return float(value)
     if hint is int and isinstance(value, bool):
         return _NO
+    if hint is Path and isinstance(value, str):
+        return Path(value)
     if hint is Tensor and isinstance(value, list):
         import torch
 

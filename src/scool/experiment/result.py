@@ -79,7 +79,7 @@ class Result:
             "accuracy_mean": None,
             "accuracy_std": None,
             f"{name}_mean": finite(self.score.nanmean()),
-            f"{name}_std": finite(_spread(self.score)),
+            f"{name}_std": finite(spread(self.score)),
             "rounds": self.rounds,
             "seed": self.seed,
             "seconds": round(self.seconds, 3),
@@ -95,9 +95,9 @@ class Result:
         }
 
 
-def _spread(score: Tensor) -> Tensor:
-    """Standard deviation over clients."""
-    return score[~score.isnan()].std(correction=0)
+def spread(score: Tensor) -> Tensor:
+    """Standard deviation over the clients that have a score; NaN where nobody has."""
+    return (score - score.nanmean()).square().nanmean().sqrt()
 
 
 def finite(value: Tensor | float) -> float | None:

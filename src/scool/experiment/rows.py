@@ -8,7 +8,7 @@ from scool.data.federation import Federation
 from scool.engines.local import LocalEngine
 from scool.evaluation.accuracy import Scores
 from scool.evaluation.graph_error import adjusted_rand, communities, graph_l1
-from scool.experiment.result import finite
+from scool.experiment.result import finite, spread
 from scool.types import Info
 
 
@@ -24,8 +24,7 @@ def describe_round(
     for name, value in info.items():
         if name in ("graph", "train_loss"):
             continue
-        is_vector = isinstance(value, Tensor) and value.dim() > 0
-        row[name] = value.tolist() if is_vector else finite(value)  # type: ignore[union-attr]
+        row[name] = _plain(value)
     row |= {
         "messages": traffic.total_messages,
         "bytes": traffic.total_bytes,
@@ -33,6 +32,13 @@ def describe_round(
         "quarantined": {str(client): why for client, why in sorted(engine.quarantined.items())},
     }
     return row
+
+
+def _plain(value: Tensor | float) -> Any:
+    """Numbers and lists that JSON can hold; whole numbers stay whole."""
+    if not isinstance(value, Tensor) or value.dim() == 0:
+        return finite(value)
+    return [_plain(v) for v in value] if value.is_floating_point() else value.tolist()
 
 
 def _mean(value: Tensor | float) -> Tensor | float:
@@ -43,10 +49,9 @@ def _describe_scores(scores: Scores, federation: Federation) -> dict[str, Any]:
     """Accuracy in percent (or R^2), mean and spread over clients, and each client's own."""
     is_class = federation.task == "classification"
     name, score = ("accuracy", 100 * scores.score) if is_class else ("r2", scores.score)
-    known = score[~score.isnan()]
     return {
-        f"{name}_mean": finite(known.mean()),
-        f"{name}_std": finite(known.std(correction=0)),
+        f"{name}_mean": finite(score.nanmean()),
+        f"{name}_std": finite(spread(score)),
         "test_loss": finite(scores.loss.nanmean()),
         "scores": [finite(s) for s in score],
     }

@@ -113,7 +113,7 @@ def fit(
         progress.save()
         folder.update_header(status="interrupted", rounds_done=progress.done)
         raise Interrupted(
-            f"stopped after round {progress.done} of {rounds}; the state is saved: "
+            f"stopped after round {progress.done} of {rounds} of {method}; the state is saved, "
             f"`scool resume {folder.path}` goes on"
         ) from None
     result = Result(
@@ -239,5 +239,5 @@ def _header(
             "system": platform.system(),
             "threads": torch.get_num_threads(),
         },
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": [Path(sys.argv[0]).name.replace("__main__.py", "scool"), *sys.argv[1:]],
     }

@@ -26,7 +26,7 @@ class Pairs(NamedTuple):
 
 
 def read_pairs(
-    evidence: Evidence, self_mode: SelfMode, null: float | tuple[float, ...], scale: float = 1.0
+    evidence: Evidence, self_mode: SelfMode, null: Tensor | float | tuple[float, ...], scale: float = 1.0
 ) -> Pairs:
     """Mask, null model, likelihood temperature `scale` and self mode applied to the evidence."""
     seen = evidence.seen.bool().cpu()
@@ -40,7 +40,9 @@ def read_pairs(
     return Pairs(mask, ratio, own)
 
 
-def resolve_null(null: Null, evidence: Evidence, learned: bool) -> float | tuple[float, ...]:
+def resolve_null(
+    null: Null, evidence: Evidence, learned: bool
+) -> Tensor | float | tuple[float, ...]:
     """`uniform` is -log C; `auto` is `uniform` where B is learned (without it B and w collapse
     to 0), else 0 as in the paper."""
     if isinstance(null, str):

@@ -66,8 +66,9 @@ def _digest(tensors: Mapping[str, Tensor], rounds: int) -> str:
 def save_checkpoint(path: Path, rounds: int, tensors: Mapping[str, Tensor]) -> None:
     """Write a checkpoint; the file appears whole or not at all."""
     host = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    meta = {"format": FORMAT, "rounds": str(rounds), "sha256": _digest(host, rounds)}
-    write_bytes(path, save(host, metadata=meta))
+    about = {"format": FORMAT, "rounds": rounds, "sha256": _digest(host, rounds)}
+    # One entry: safetensors writes several in random order, and equal states shall be equal files.
+    write_bytes(path, save(host, metadata={"scool": json.dumps(about)}))
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -79,9 +80,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
     remedy = f"delete {path.name} to go on from an earlier one, or start anew with `scool rerun`"
     try:
         with safe_open(path, framework="pt") as file:
-            meta = file.metadata() or {}
+            meta = json.loads((file.metadata() or {}).get("scool", "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}
-    except (SafetensorError, OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (SafetensorError, OSError, ValueError) as error:
         raise RunError(f"{path} cannot be read ({error}): {remedy}") from error
     if meta.get("format") != FORMAT:
         found = meta.get("format", "no format")
@@ -89,7 +90,6 @@ def load_checkpoint(path: Path) -> Checkpoint:
             f"{path} was written by another version of scool ({found}; this one reads {FORMAT}): "
             "continue with that version, or start anew with `scool rerun`"
         )
-    rounds = int(meta["rounds"]) if meta.get("rounds", "").isdigit() else -1
-    if _digest(tensors, rounds) != meta.get("sha256"):
+    if _digest(tensors, meta.get("rounds")) != meta.get("sha256"):
         raise RunError(f"{path} is damaged: its bytes do not match their checksum; {remedy}")
-    return Checkpoint(rounds, tensors)
+    return Checkpoint(meta["rounds"], tensors)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, final
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
@@ -18,6 +19,20 @@ from scool.recording.atomic import write_bytes, write_json
 from scool.recording.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
 KEPT = 2  # checkpoints that stay: the newest, and the one before in case it gets damaged
+
+
+def is_taken(path: Path) -> bool:
+    """Whether something is there; an empty folder, or what a kill left of a start, is not."""
+    return path.exists() and (
+        not path.is_dir() or any(not file.name.endswith(".tmp") for file in path.iterdir())
+    )
+
+
+def make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make {path}: {error.strerror}; choose another --out") from error
 
 
 @final
@@ -30,17 +45,15 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, header: Mapping[str, Any]) -> "RunFolder":
         """A new folder; an existing run is never overwritten."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if is_taken(path):
             raise RunError(
                 f"out = {str(path)!r} exists already: continue it with `scool resume {path}`, "
                 "or choose another --out"
             )
-        try:
-            (path / "graphs").mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"cannot make {path}: {error.strerror}; choose another --out") from error
+        make_folder(path)
         folder = cls(path)
         write_json(path / "run.json", header)
+        make_folder(path / "graphs")
         return folder
 
     @classmethod
@@ -48,6 +61,7 @@ class RunFolder:
         """An existing run."""
         if not (path / "run.json").is_file():
             raise RunError(f"{path} is not a run folder: it has no run.json")
+        make_folder(path / "graphs")  # a kill right after the start may have come before it
         return cls(path)
 
     # ------------------------------------------------------------------ header
@@ -96,6 +110,9 @@ class RunFolder:
         for file in (self.path / "graphs").glob("*.safetensors"):
             if int(file.stem) >= rounds:
                 file.unlink()
+        for file in self._checkpoints():
+            if int(file.stem.split("-")[1]) > rounds:
+                file.unlink()
 
     # ------------------------------------------------------------------ tensors
 
@@ -106,8 +123,16 @@ class RunFolder:
 
     def graphs(self) -> dict[int, Tensor]:
         """The mixing weights of every round."""
-        files = sorted((self.path / "graphs").glob("*.safetensors"))
-        return {int(file.stem): load_file(file)["w"] for file in files}
+        graphs: dict[int, Tensor] = {}
+        for file in sorted((self.path / "graphs").glob("*.safetensors")):
+            try:
+                graphs[int(file.stem)] = load_file(file)["w"]
+            except (SafetensorError, OSError, KeyError) as error:
+                raise RunError(
+                    f"{file} cannot be read ({error}): delete it (the run goes on without the "
+                    "record of that round), or start anew with `scool rerun`"
+                ) from error
+        return graphs
 
     def _checkpoints(self) -> list[Path]:
         return sorted(self.path.glob("checkpoint-*.safetensors"))
@@ -118,6 +143,8 @@ class RunFolder:
             old.unlink()
 
     def last_checkpoint(self) -> Checkpoint | None:
-        """The newest checkpoint, verified; None where there is none yet."""
-        files = self._checkpoints()
+        """The newest checkpoint whose rounds all have their line in `metrics.jsonl`, verified;
+        None where there is none."""
+        recorded = len(self.rows())
+        files = [f for f in self._checkpoints() if int(f.stem.split("-")[1]) <= recorded]
         return load_checkpoint(files[-1]) if files else None

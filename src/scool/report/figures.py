@@ -1,5 +1,6 @@
 """Pictures of a comparison: accuracy over rounds, and the learned graphs beside the true one."""
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from scool.experiment.result import Result
+from scool.recording.atomic import write_bytes
 
 # Okabe and Ito's palette: told apart by colour-blind readers; line styles serve readers in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
@@ -22,6 +24,12 @@ def _pyplot() -> Any:
     import matplotlib.pyplot as plt
 
     return plt
+
+
+def _save(figure: Any, path: Path) -> None:
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=150, format="png")
+    write_bytes(path, picture.getvalue())
 
 
 def accuracy_figure(results: Mapping[str, Sequence[Result]], path: Path) -> None:
@@ -46,7 +54,7 @@ def accuracy_figure(results: Mapping[str, Sequence[Result]], path: Path) -> None
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    figure.savefig(path, dpi=150)
+    _save(figure, path)
     plt.close(figure)
 
 
@@ -71,7 +79,7 @@ def graphs_figure(results: Mapping[str, Result], path: Path) -> None:
     for axes, (name, w) in zip(grid.flat, panels, strict=False):
         w = w.double()[order][:, order].clamp(min=0)
         top = float(w.max()) or 1.0
-        axes.imshow(w / top, cmap="cividis", vmin=0, vmax=1, interpolation="nearest")
+        axes.imshow((w / top).numpy(), cmap="cividis", vmin=0, vmax=1, interpolation="nearest")
         axes.set_title(name, fontsize=9)
         axes.set_xlabel("learns from client", fontsize=7)
         axes.set_ylabel("client", fontsize=7)
@@ -82,7 +90,7 @@ def graphs_figure(results: Mapping[str, Result], path: Path) -> None:
         "(each panel scaled to its largest weight)",
         fontsize=8,
     )
-    figure.savefig(path, dpi=150)
+    _save(figure, path)
     plt.close(figure)
 
 

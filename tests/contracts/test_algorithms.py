@@ -1,0 +1,144 @@
+"""Every method of the recipes keeps the contract: a new one is tested by being listed there."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from scool.data.catalogue import DataConfig
+from scool.data.federation import Federation
+from scool.evaluation.accuracy import evaluate
+from scool.experiment.config import default_run
+from scool.experiment.options import with_options
+from scool.experiment.recipes import METHODS
+from scool.experiment.rows import describe_round
+from scool.experiment.run import fit
+from scool.recording.checkpoint import flatten, load_checkpoint, save_checkpoint, unflatten
+from toys import (
+    assert_trees_equal,
+    classification,
+    is_finite,
+    poisoned,
+    regression,
+    start,
+)
+
+ROUNDS = 3
+
+
+def method(name: str, lr: float = 0.05, **options: Any) -> Any:
+    """A method as `scool run` would set it up, sparse after the second round."""
+    algorithm = default_run(name, DataConfig()).algorithm
+    algorithm = with_options(algorithm, {"lr": lr, "epochs": 2, "batch_size": 4} | options, "test")
+    if name.startswith("scool"):
+        algorithm = with_options(algorithm, {"sparsify_round": 1, "fraction": 0.4}, "test")
+    return algorithm
+
+
+def steps(algorithm: Any, federation: Federation, rounds: int = ROUNDS) -> tuple[Any, Any, Any]:
+    engine, theta0 = start(federation)
+    state = algorithm.init(engine, theta0)
+    infos = []
+    for t in range(rounds):
+        state, info = algorithm.step(engine, state, t)
+        infos.append(info)
+    return state, infos, engine
+
+
+@pytest.fixture(params=sorted(METHODS))
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def check_round(state: Any, info: Any, engine: Any, federation: Federation, t: int) -> None:
+    K = federation.num_clients
+    graph = info["graph"]
+    assert graph.shape == (K, K) and is_finite(state.theta)
+    assert bool(graph.isfinite().all()) and bool((graph >= 0).all())
+    torch.testing.assert_close(graph.sum(dim=1).double(), torch.ones(K).double())
+    assert info["train_loss"].shape == (K,)
+    scores = evaluate(engine, state.theta, federation)
+    assert bool(scores.loss.isfinite().all()) and bool(scores.score.isfinite().all())
+    json.dumps(describe_round(t, info, scores, engine, federation), allow_nan=False)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_three_rounds(name: str, task: str) -> None:
+    federation = classification() if task == "classification" else regression()
+    algorithm = method(name)
+    engine, theta0 = start(federation)
+    state = algorithm.init(engine, theta0)
+    for t in range(ROUNDS):
+        state, info = algorithm.step(engine, state, t)
+        check_round(state, info, engine, federation, t)
+    assert any(not torch.equal(t[0], theta0[n]) for n, t in state.theta.items())  # it learned
+
+
+@pytest.mark.parametrize("sizes", [(4,), (6, 4), (1, 6, 1), (1, 1)])
+def test_one_client_two_clients_and_clients_of_one_sample(name: str, sizes: tuple) -> None:
+    if sum(sizes) > 2:
+        federation = classification(sizes)
+    else:  # two samples hold two classes
+        federation = classification(sizes, classes=2)
+    state, infos, engine = steps(method(name), federation)
+    check_round(state, infos[-1], engine, federation, ROUNDS - 1)
+    federation = regression(sizes)
+    state, infos, engine = steps(method(name, lr=0.02), federation)
+    check_round(state, infos[-1], engine, federation, ROUNDS - 1)
+
+
+def test_a_client_in_quarantine_does_not_poison_the_others(name: str) -> None:
+    for client in (0, 2):
+        state, infos, engine = steps(method(name), poisoned(classification(), client))
+        assert engine.active.tolist() == [i != client for i in range(4)]
+        assert is_finite(state.theta)
+        assert bool(infos[-1]["graph"].isfinite().all())
+        loss = infos[-1]["train_loss"]
+        assert loss.isfinite().tolist() == engine.active.tolist()
+
+
+def test_the_state_survives_a_checkpoint(name: str, tmp_path: Path) -> None:
+    """D31: save, restore into a fresh engine, and the next round is the same to the bit."""
+    algorithm = method(name)
+    federation = classification()
+    for rounds in (1, 2):  # before and after the graph gets sparse
+        state, _, engine = steps(algorithm, federation, rounds)
+        expected, info = algorithm.step(engine, state, rounds)
+        save_checkpoint(tmp_path / f"{rounds}", rounds, flatten(state))
+        engine, theta0 = start(federation)
+        loaded = load_checkpoint(tmp_path / f"{rounds}")
+        restored = unflatten(algorithm.init(engine, theta0), loaded.tensors)
+        assert loaded.rounds == rounds and type(restored) is type(state)
+        assert_trees_equal(flatten(restored), flatten(state))
+        assert all(
+            a.dtype == b.dtype
+            for a, b in zip(flatten(restored).values(), flatten(state).values(), strict=True)
+        )
+        found, other = algorithm.step(engine, restored, rounds)
+        assert_trees_equal(flatten(found), flatten(expected))
+        assert torch.equal(other["graph"], info["graph"])
+
+
+def test_stopping_and_resuming_gives_the_same_numbers(name: str, tmp_path: Path) -> None:
+    """D31 through `fit`, with a client that is in quarantine."""
+    federation = poisoned(classification((5, 3, 8, 6, 4)), 3)
+    options = {"seed": 2, "device": "cpu", "checkpoint_every": 2}
+    fit(federation, "linear", method(name), rounds=5, out=tmp_path / "a", **options)
+    fit(federation, "linear", method(name), rounds=3, out=tmp_path / "b", **options)
+    (tmp_path / "b" / "checkpoint-000003.safetensors").unlink()  # as if killed in round 3
+    fit(federation, "linear", method(name), rounds=5, out=tmp_path / "b", resume=True, **options)
+    files = ["metrics.jsonl", *(f"graphs/{t:06d}.safetensors" for t in range(5))]
+    for file in [*files, "checkpoint-000005.safetensors"]:
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes(), file
+
+
+def test_results_do_not_depend_on_the_chunk(name: str) -> None:
+    federation = classification()
+    whole, parts = (
+        fit(federation, "linear", method(name), rounds=3, device="cpu", client_chunk=chunk)
+        for chunk in (0, 1)
+    )
+    for n, t in whole.theta.items():
+        torch.testing.assert_close(parts.theta[n], t, rtol=0, atol=1e-5)

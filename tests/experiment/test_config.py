@@ -1,0 +1,157 @@
+"""Options by name, configurations as plain values, and the recipes."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from scool.algorithms import SCooL
+from scool.data.catalogue import DataConfig
+from scool.errors import ConfigError, RunError
+from scool.experiment.compare import Comparison
+from scool.experiment.config import RunConfig, Settings, config_of, default_run
+from scool.experiment.options import as_dict, option_names, with_options
+from scool.experiment.recipes import METHODS, recipe
+from scool.experiment.rows import describe_round
+from scool.learning.local_sgd import LocalSGD
+from scool.priors import Dirac
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("dataset", ["digits", "synthetic", "cifar10", "mini-imagenet", "mnist"])
+def test_a_configuration_survives_json(method: str, dataset: str) -> None:
+    for partition in ("auto", "sbm"):
+        config = default_run(method, DataConfig(dataset=dataset, partition=partition))
+        text = json.dumps(config.to_dict(), allow_nan=False)
+        assert RunConfig.from_dict(json.loads(text)) == config
+
+
+def test_a_changed_configuration_survives_json_too() -> None:
+    config = default_run("scool-sbm", DataConfig())
+    algorithm = with_options(
+        config.algorithm, {"null_loglik": [-1.0, -2.5], "num_blocks": 7, "lr": 1}, "test"
+    )
+    settings = with_options(Settings(), {"hidden": [5, 4], "seed": 3, "data_dir": "x"}, "test")
+    config = RunConfig("scool-sbm", algorithm, settings)
+    again = RunConfig.from_dict(json.loads(json.dumps(config.to_dict())))
+    assert again == config and again.algorithm.prior.null_loglik == (-1.0, -2.5)
+    matrix = torch.full((3, 3), 1 / 3, dtype=torch.float64)
+    own = SCooL(prior=Dirac(matrix=matrix))
+    back = with_options(default_run("scool-dirac", DataConfig()).algorithm, as_dict(own), "test")
+    assert torch.equal(back.prior.matrix, matrix)
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_every_option_can_be_set_by_name(method: str) -> None:
+    """The value it has, given by its own name, changes nothing; so the name is known."""
+    algorithm = default_run(method, DataConfig()).algorithm
+    flat: dict[str, Any] = {}
+
+    def collect(part: Any) -> None:
+        for f in dataclasses.fields(part):
+            value = getattr(part, f.name)
+            collect(value) if dataclasses.is_dataclass(value) else flat.update({f.name: value})
+
+    collect(algorithm)
+    assert set(flat) == option_names(algorithm)
+    assert with_options(algorithm, flat, "test") == algorithm
+    dashed = {name.replace("_", "-"): value for name, value in flat.items()}
+    assert with_options(algorithm, dashed, "test") == algorithm
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_block": 3}, "did you mean 'num_blocks'"),
+        ({"num_blocks": "three"}, "give a whole number"),
+        ({"num_blocks": True}, "give a whole number"),
+        ({"lr": "fast"}, "give a number"),
+        ({"learn_B": 1}, "give true or false"),
+        ({"weighting": "rows"}, "give 'row' or 'paper'"),
+        ({"fraction": 2.0}, "fraction"),
+        ({"prior": {"num_block": 3}}, "test.prior"),
+        ({"null_loglik": [1.0, "a"]}, "null_loglik"),
+        ({"prior": 3}, "unknown option 'prior'"),
+    ],
+)
+def test_wrong_options_say_what_would_be_right(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        with_options(SCooL(), options, "test")
+
+
+def test_tables_of_a_part_and_paths() -> None:
+    changed = with_options(SCooL(), {"prior": {"num_blocks": 9}, "sgd": {"lr": 1}}, "test")
+    assert changed.prior.num_blocks == 9 and changed.sgd.lr == 1.0
+
+    @dataclasses.dataclass(frozen=True)
+    class WithPath:
+        out: Path | None = None
+
+    assert with_options(WithPath(), {"out": "a/b"}, "test").out == Path("a/b")
+
+
+def test_settings_are_checked() -> None:
+    for option in ({"rounds": 0}, {"seed": -1}, {"eval_every": 0}, {"checkpoint_every": 0}):
+        with pytest.raises(ConfigError, match=next(iter(option))):
+            Settings(**option)
+    with pytest.raises(ConfigError, match="client_chunk"):
+        Settings(client_chunk=-1)
+
+
+def test_recipes_know_the_papers_settings() -> None:
+    paper = recipe("scool-sbm", DataConfig(dataset="cifar10"))
+    assert (paper.rounds, paper.model.model) == (100, "cnn2")
+    assert paper.algorithm.sgd == LocalSGD(lr=0.01, epochs=5, batch_size=10)
+    assert paper.algorithm.fraction == 0.1
+    released = recipe("scool-attention-released", DataConfig(dataset="cifar10", partition="sbm"))
+    assert released.algorithm.prior.temperature == 9.0 and released.algorithm.fraction == 0.2
+    assert released.model.relu_logits
+    with pytest.raises(ConfigError, match="did you mean 'scool-sbm'"):
+        recipe("scool-sbn", DataConfig())
+
+
+def test_run_json_of_another_version_or_from_python() -> None:
+    with pytest.raises(RunError, match="another version"):
+        config_of({"format": "scool-run-9"}, Path("x"))
+    with pytest.raises(RunError, match=r"scool.fit"):
+        config_of({"format": "scool-run-1", "config": None}, Path("x"))
+
+
+def test_a_comparison_survives_json_and_refuses_nonsense() -> None:
+    options = {"scool-sbm": {"num_blocks": 3}}
+    made = Comparison(("local", "scool-sbm"), Settings(), LocalSGD(), seeds=2, options=options)
+    again = Comparison.from_dict(json.loads(json.dumps(made.to_dict())))
+    assert again.runs(1) == made.runs(1)
+    assert made.runs(5)[1].algorithm.prior.num_blocks == 3 and made.runs(5)[0].settings.seed == 5
+    for methods, message in (
+        ((), "at least one"),
+        (("local", "local"), "once"),
+        (("locla",), "did you mean 'local'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            Comparison(methods, Settings(), LocalSGD())
+    with pytest.raises(ConfigError, match="did you mean 'num_blocks'"):
+        Comparison(("scool-sbm",), Settings(), LocalSGD(), options={"scool-sbm": {"num_block": 3}})
+    with pytest.raises(RunError, match="another version"):
+        Comparison.from_dict({"format": "scool-compare-9"})
+
+
+def test_rows_hold_only_what_json_can() -> None:
+    from toys import classification, start
+
+    federation = classification()
+    engine, _ = start(federation)
+    info = {
+        "train_loss": torch.tensor([1.0, torch.nan]),
+        "graph": torch.eye(4),
+        "vector": torch.tensor([1.0, torch.nan, torch.inf]),
+        "blocks": torch.tensor([1, 2]),
+        "number": float("inf"),
+    }
+    row = describe_round(0, info, None, engine, federation)
+    assert json.loads(json.dumps(row, allow_nan=False)) == row
+    assert row["train_loss"] == 1.0 and row["vector"] == [1.0, None, None]
+    assert row["blocks"] == [1, 2] and row["number"] is None

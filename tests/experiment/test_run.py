@@ -1,0 +1,194 @@
+"""`fit` from Python: results, records, quarantine, and models of one's own."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from scool import LocalOnly, LocalSGD, SCooL, fit
+from scool.data.arrays import from_arrays
+from scool.errors import ConfigError, ModelError, QuarantineError, RunError
+from scool.priors import SBM
+from toys import (
+    assert_trees_equal,
+    classification,
+    overflowing,
+    poisoned,
+    regression,
+    start,
+    tanh_net,
+)
+
+SGD = LocalSGD(lr=0.1, epochs=2, batch_size=4)
+METHOD = SCooL(prior=SBM(num_blocks=2), sgd=SGD)
+
+
+def test_a_result_holds_models_scores_graphs_and_costs(tmp_path: Path) -> None:
+    federation = classification()
+    result = fit(federation, "mlp", METHOD, rounds=3, device="cpu", out=tmp_path / "run")
+    assert result.score.shape == (4,) and len(result.history) == 3 and len(result.graphs) == 3
+    assert len(result.elbo) == 3
+    assert result.bytes_sent == sum(row["bytes"] for row in result.history) > 0
+    x, y = federation.test.x[federation.test.index[1]], federation.test.y[1]
+    right = (result.predict(1, x).argmax(dim=1) == y).double().mean()
+    assert abs(100 * float(right) - float(result.score[1])) < 1e-9
+    keys = {"method", "accuracy_mean", "accuracy_std", "rounds", "seconds", "graph_l1"}
+    assert keys | {"graph_ari", "bytes_sent", "messages", "run_dir"} <= result.summary().keys()
+    json.dumps(result.summary(), allow_nan=False)
+    files = sorted(p.name for p in (tmp_path / "run").iterdir())
+    assert files == [
+        "checkpoint-000003.safetensors",
+        "graphs",
+        "metrics.jsonl",
+        "run.json",
+        "timing.jsonl",
+    ]
+    header = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert header["status"] == "finished" and header["rounds_done"] == 3
+    assert {"versions", "hardware", "seed", "command", "config"} <= header.keys()
+
+
+def test_fit_strings_the_rounds_together() -> None:
+    federation = classification()
+    module = tanh_net()
+    result = fit(federation, module, METHOD, rounds=3, seed=3, device="cpu")
+    engine, theta0 = start(federation, module)
+    state = METHOD.init(engine, theta0)
+    for t in range(3):
+        state, info = METHOD.step(engine, state, t)
+        assert torch.equal(result.graphs[t], info["graph"].float())
+    assert_trees_equal(result.theta, state.theta)
+
+
+def test_who_was_left_out_stays_out_after_a_resume(tmp_path: Path) -> None:
+    federation = overflowing(regression(), 2)
+    options: dict[str, Any] = {"device": "cpu", "checkpoint_every": 1}
+    for name in "ab":
+        fit(federation, "mlp", METHOD, rounds=4, out=tmp_path / name, **options)
+    last = json.loads((tmp_path / "a" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["quarantined"] == {"2": "loss or model in round 0"}
+    (tmp_path / "b" / "checkpoint-000004.safetensors").unlink()
+    fit(federation, "mlp", METHOD, rounds=4, out=tmp_path / "b", resume=True, **options)
+    for file in ("metrics.jsonl", "checkpoint-000004.safetensors"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_does_not(tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        torch.manual_seed(hash(name) % 1000)  # the global generator has no say
+        fit(classification(), "mlp", METHOD, rounds=2, seed=seed, device="cpu", out=tmp_path / name)
+    a, b, c = ((tmp_path / n / "metrics.jsonl").read_bytes() for n in "abc")
+    assert a == b != c
+
+
+def test_evaluation_every_few_rounds_changes_nothing_else() -> None:
+    often, seldom = (
+        fit(classification(), "mlp", METHOD, rounds=5, device="cpu", eval_every=n) for n in (1, 3)
+    )
+    assert torch.equal(often.score, seldom.score)
+    evaluated = [row["round"] for row in seldom.history if "accuracy_mean" in row]
+    assert evaluated == [2, 4]  # every third, and the last always
+
+
+def test_a_module_of_ones_own_and_a_function_that_builds_one() -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, 3))
+
+    module = build()
+    first = {n: p.detach().clone() for n, p in module.named_parameters()}
+    result = fit(classification(), module, LocalOnly(sgd=SGD), rounds=2, device="cpu")
+    assert all(torch.equal(p, first[n]) for n, p in module.named_parameters())  # not touched
+    again = fit(classification(), module, LocalOnly(sgd=SGD), rounds=2, device="cpu")
+    assert torch.equal(result.score, again.score)
+    assert fit(classification(), build, METHOD, rounds=1, device="cpu").score.shape == (4,)
+    batch_norm = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    with pytest.raises(ModelError, match="GroupNorm"):
+        fit(classification(), batch_norm, METHOD, rounds=1, device="cpu")
+    with pytest.raises(ConfigError, match="did you mean 'mlp'"):
+        fit(classification(), "mpl", METHOD, rounds=1, device="cpu")
+
+
+def test_dropout_trains_and_resumes_to_the_bit(tmp_path: Path) -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Dropout(0.4), nn.Linear(6, 3))
+
+    options: dict[str, Any] = {"device": "cpu", "checkpoint_every": 1}
+    whole = fit(classification(), build, METHOD, rounds=3, **options)
+    fit(classification(), build, METHOD, rounds=2, out=tmp_path / "r", **options)
+    parts = fit(
+        classification(), build, METHOD, rounds=3, out=tmp_path / "r", resume=True, **options
+    )
+    assert all(torch.equal(parts.theta[n], t) for n, t in whole.theta.items())
+
+
+def test_quarantine_is_recorded_and_strict_stops(tmp_path: Path) -> None:
+    federation = poisoned(classification(), 1)
+    result = fit(federation, "mlp", METHOD, rounds=2, device="cpu", out=tmp_path / "a")
+    assert result.summary()["quarantined"] == {"1": "inputs or targets"}
+    assert result.summary()["accuracy_mean"] is not None
+    with pytest.raises(QuarantineError, match="client 1"):
+        fit(federation, "mlp", METHOD, rounds=2, device="cpu", out=tmp_path / "b", strict=True)
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("federation", [regression(), classification()])
+def test_everybody_in_quarantine_ends_without_a_crash(federation: Any, tmp_path: Path) -> None:
+    method = SCooL(prior=SBM(num_blocks=2), sgd=LocalSGD(lr=1e38, batch_size=2))
+    result = fit(federation, "mlp", method, rounds=3, device="cpu", out=tmp_path / "run")
+    if federation.task == "regression":
+        assert len(result.summary()["quarantined"]) == 4
+        assert result.history[-1]["train_loss"] is None
+    json.dumps(result.summary(), allow_nan=False)
+
+
+def test_nobody_has_test_samples() -> None:
+    own = [(torch.randn(4, 4), torch.tensor([0, 1, 2, 0])) for _ in range(3)]
+    result = fit(from_arrays(own, test_fraction=0.0), "linear", METHOD, rounds=1, device="cpu")
+    assert result.summary()["accuracy_mean"] is None
+    json.dumps(result.summary(), allow_nan=False)
+
+
+def test_a_client_with_one_test_value_has_no_r2_and_spoils_nobodys_mean() -> None:
+    clients = []
+    for tests in (1, 5, 5):
+        x, x_test = torch.randn(6, 2), torch.randn(tests, 2)
+        clients.append((x, x.sum(dim=1), x_test, x_test.sum(dim=1)))
+    federation = from_arrays(clients, task="regression")
+    result = fit(federation, "linear", LocalOnly(sgd=SGD), rounds=2, device="cpu")
+    assert result.score.isnan().tolist() == [True, False, False]
+    assert result.summary()["r2_mean"] is not None
+
+
+def test_records_are_not_overwritten_and_absent_ones_not_resumed(tmp_path: Path) -> None:
+    fit(classification(), "mlp", METHOD, rounds=1, device="cpu", out=tmp_path / "run")
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    with pytest.raises(RunError, match="exists already"):
+        fit(classification(), "mlp", METHOD, rounds=1, device="cpu", out=tmp_path / "run")
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+    with pytest.raises(RunError, match="not a run folder"):
+        fit(classification(), "mlp", METHOD, device="cpu", out=tmp_path / "none", resume=True)
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(RunError, match="another configuration"):
+        other = SCooL(prior=SBM(num_blocks=3), sgd=SGD)
+        out = tmp_path / "run"
+        fit(classification(), "mlp", other, rounds=2, device="cpu", out=out, resume=True)
+
+
+def test_recorders_watch() -> None:
+    seen: list[Any] = []
+
+    class Watcher:
+        def start(self, header: Any, first_round: int) -> None:
+            seen.append(("start", header["method"], first_round))
+
+        def round(self, row: Any, info: Any) -> None:
+            seen.append(row["round"])
+
+        def end(self, result: Any) -> None:
+            seen.append("end")
+
+    fit(classification(), "mlp", LocalOnly(sgd=SGD), rounds=2, device="cpu", recorders=[Watcher()])
+    assert seen == [("start", "LocalOnly", 0), 0, 1, "end"]

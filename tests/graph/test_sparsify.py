@@ -1,0 +1,65 @@
+"""Keeping the best neighbours, and turning posterior weights into mixing weights."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scool.graph.normalise import mixing_weights, without
+from scool.graph.sparsify import keep_top, num_kept
+
+
+@pytest.mark.parametrize(
+    ("clients", "fraction", "count"),
+    [(100, 0.29, 29), (100, 0.1, 10), (40, 0.225, 9), (10, 0.29, 2), (3, 0.1, 1), (7, 1.0, 7)],
+)
+def test_counts_survive_round_off(clients: int, fraction: float, count: int) -> None:
+    assert num_kept(clients, fraction) == count
+
+
+@settings(derandomize=True, max_examples=30, deadline=None)
+@given(K=st.integers(1, 8), count=st.integers(1, 10), seed=st.integers(0, 99), own=st.booleans())
+def test_exactly_count_columns_survive_and_they_are_the_best(
+    K: int, count: int, seed: int, own: bool
+) -> None:
+    rank = torch.rand(K, K, generator=torch.Generator().manual_seed(seed))
+    everyone = torch.ones(K, K, dtype=torch.bool)
+    kept = keep_top(rank, count, everyone, keep_self=own)
+    for i in range(K):
+        candidates = [j for j in range(K) if not (own and j == i)]
+        best = sorted(candidates, key=lambda j: -float(rank[i, j]))[:count]
+        assert set(kept[i].nonzero()[:, 0].tolist()) == set(best) | ({i} if own else set())
+    if count >= K:
+        assert bool(kept.all())
+
+
+def test_ties_go_to_the_smaller_index_and_forbidden_columns_never_survive() -> None:
+    rank = torch.full((40, 40), 0.5)
+    kept = keep_top(rank, 3, torch.ones(40, 40, dtype=torch.bool), keep_self=False)
+    assert all(row.nonzero()[:, 0].tolist() == [0, 1, 2] for row in kept)
+    allowed = torch.ones(40, 40, dtype=torch.bool)
+    allowed[:, 1] = False
+    kept = keep_top(rank, 39, allowed, keep_self=False)
+    assert not bool(kept[:, 1].any()) and kept.sum(dim=1).tolist() == [39] * 40
+
+
+def test_mixing_weights_by_hand() -> None:
+    w = torch.tensor([[0.5, 0.25, 0.25], [0.2, 0.2, 0.4], [0.0, 0.0, 0.0]]).double()
+    neighbours = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 1, 1]]).bool()
+    gated = mixing_weights(w, neighbours, "gated")
+    expected = [[2 / 3, 1 / 3, 0], [0.25, 0.25, 0.5], [0, 0, 1]]
+    torch.testing.assert_close(gated.weights, torch.tensor(expected).double())
+    assert gated.fallback.tolist() == [False, False, True]
+    full = mixing_weights(w, neighbours, "full", "paper")
+    expected = [[1, 0.25, 0], [0.2, 1, 0.4], [0, 0, 1]]
+    torch.testing.assert_close(full.weights, torch.tensor(expected).double())
+    assert not bool(full.fallback.any())
+
+
+def test_without_keeps_row_sums_and_isolates_the_inactive() -> None:
+    w = torch.tensor([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0], [0.5, 0.5, 1.0]]).double()
+    active = torch.tensor([False, True, True])
+    found = without(w, active)
+    expected = [[1, 0, 0], [0, 1, 0], [0, 2 / 3, 4 / 3]]
+    torch.testing.assert_close(found, torch.tensor(expected).double())
+    assert without(w, torch.ones(3, dtype=torch.bool)) is w

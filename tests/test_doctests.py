@@ -1,0 +1,27 @@
+"""The examples in docstrings are run."""
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+import scool
+
+MODULES = sorted(m.name for m in pkgutil.walk_packages(scool.__path__, "scool."))
+MODULES = ["scool", *(name for name in MODULES if name != "scool.__main__")]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_of_a_module(name: str) -> None:
+    module = importlib.import_module(name)
+    failed, _ = doctest.testmod(module)
+    assert failed == 0
+
+
+def test_there_are_examples() -> None:
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    found = [
+        t for name in MODULES for t in finder.find(importlib.import_module(name)) if t.examples
+    ]
+    assert len(found) >= 20
