@@ -144,7 +144,7 @@ def test_pull_equals_autograd_and_is_off_by_default():
 def test_the_first_step_is_torch_adam_and_the_bound_rises():
     evidence = moved(noise(6))
     for name, optimizer in (("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)):
-        prior = Attention(optimizer=name, prior_betas=(0.9, 0.99))
+        prior = Attention(prior_optimizer=name, prior_betas=(0.9, 0.99))
         state = prior.e_step(prior.init(6, THETA0, 0), evidence)
         phi = {key: x.clone().requires_grad_() for key, x in state.phi.items()}
         theirs = optimizer(list(phi.values()), lr=0.1, betas=(0.9, 0.99), weight_decay=0.01)
@@ -240,7 +240,7 @@ def test_released_dense_rows_are_right_and_sparse_rows_have_the_wrong_sign():
 
 def test_released_encoder_takes_one_adam_step_a_client_and_averages():
     evidence = moved(noise(5, 7, density=0.8))
-    options = {"optimizer": "adamw", "prior_lr": 0.2, "prior_betas": (0.9, 0.99)}
+    options = {"prior_optimizer": "adamw", "prior_lr": 0.2, "prior_betas": (0.9, 0.99)}
     prior = Attention(temperature=2.0, compat="released", **options)
     state = prior.e_step(prior.init(5, THETA0, 0), evidence)
     o, columns = target_rows(prior._scores(evidence)), evidence.seen

@@ -68,6 +68,11 @@ class SCooL:
         require(self.precision >= 0, "precision", self.precision, "give 0 or more")
         require(self.model_coupling >= 0, "model_coupling", self.model_coupling, "give 0 or more")
         require(self.sparsify_round >= -1, "sparsify_round", self.sparsify_round, "give -1 or more")
+        if self.cross_gradient == "exact" and not self.shares_data:
+            raise ConfigError(
+                "cross_gradient = 'exact' is not possible in case 1.1: no model learns from a "
+                "peer's data there. Leave it at 'local', or set likelihood to 'shared'"
+            )
         if self.cross_gradient == "exact" and self.sgd.steps != 1:
             raise ConfigError(
                 f"cross_gradient = 'exact' is not possible with steps = {self.sgd.steps}: an exact "
@@ -99,12 +104,13 @@ class SCooL:
         """The algorithm box of the paper, one line a step."""
         half, loss = engine.train(state.theta, self.sgd, round)  # local learning
         if not self.shares_data:
-            return self._own_data_step(engine, state, half, loss)
+            return self._own_data_step(engine, state, half, loss, round)
         state, evidence = self._cross_losses(engine, state, half, round)  # log P(D_j | theta_i)
         graph = self._prior.e_step(state.graph, evidence)  # [E]
         weights, fallback = self._weights(graph.w, state.neighbours, evidence)
         theta = self._models(engine, state, half, weights, round)  # [M], theta
-        theta = self._add_prior(engine, state, theta, self._pulls(engine, state, graph, evidence))
+        pulls = self._pulls(engine, state, graph, evidence)
+        theta = self._add_prior(engine, state, theta, pulls, round)
         neighbours = self._neighbours(engine, state, graph, evidence, round)
         elbo = self._prior.elbo(graph, evidence)
         graph = self._prior.m_step(graph, evidence)  # [M], alpha, B, phi
@@ -119,7 +125,7 @@ class SCooL:
         return state._replace(theta=theta, graph=graph, neighbours=neighbours), info
 
     def _own_data_step(
-        self, engine: Engine, state: SCooLState, half: Tree, loss: Tensor
+        self, engine: Engine, state: SCooLState, half: Tree, loss: Tensor, round: int
     ) -> tuple[SCooLState, Info]:
         """Case 1.1: peers' data enter nowhere and nobody is asked. With a prior of type 2.2 or 2.3
         the graph sums out and local learning remains; Dirac's couples the models."""
@@ -129,7 +135,7 @@ class SCooL:
             graph = state.graph.w
             mixed = engine.mix(graph, state.theta)
             theta = {n: mixed[n] + half[n] - t for n, t in state.theta.items()}
-        theta = self._add_prior(engine, state, theta, [])
+        theta = self._add_prior(engine, state, theta, [], round)
         return state._replace(theta=theta), {"train_loss": loss, "graph": graph}
 
     def _cross_losses(
@@ -177,7 +183,8 @@ class SCooL:
             step = engine.cross_gradient(theta, weights, self.sgd, round)
             decay = self.sgd.weight_decay * weights.sum(dim=1)[engine.owned.cpu()]
             return {
-                n: t - self.sgd.lr * (step[n] + per_client(decay, t) * t) for n, t in theta.items()
+                n: t - self.sgd.rate(round) * (step[n] + per_client(decay, t) * t)
+                for n, t in theta.items()
             }
         mixed = mix_updates(engine, weights, theta, half)
         if self.prior.mixes == "updates":
@@ -205,12 +212,15 @@ class SCooL:
             pulls.append(self._laplacian(engine, state.theta, graph.w, evidence.seen))
         return pulls
 
-    def _add_prior(self, engine: Engine, state: SCooLState, theta: Tree, pulls: list[Tree]) -> Tree:
+    def _add_prior(
+        self, engine: Engine, state: SCooLState, theta: Tree, pulls: list[Tree], round: int
+    ) -> Tree:
         r"""$\theta_i \leftarrow \theta_i - \eta S G_i$ with the gradient of the prior at
         $\theta^t$: $\lambda \theta_i$ of the Gaussian and the pulls of the graph."""
         if self.precision:
             pulls = [{n: self.precision * t for n, t in state.theta.items()}, *pulls]
-        length = self.sgd.lr * self.sgd.steps_per_round(engine.sizes)[engine.owned.cpu()]
+        steps = self.sgd.steps_per_round(engine.sizes) * engine.active
+        length = self.sgd.rate(round) * steps[engine.owned.cpu()]
         for pull in pulls:
             theta = {n: t - per_client(length, t) * pull[n] for n, t in theta.items()}
         return theta

@@ -18,6 +18,11 @@ USAGE = """usage: scool data list                 which datasets there are and w
 """
 
 
+def _is_folder(words: Sequence[str], at: int) -> bool:
+    """Whether a word belongs to --data-dir."""
+    return words[at].startswith("--data-dir") or (at > 0 and words[at - 1] == "--data-dir")
+
+
 def data(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE, end="")
@@ -29,7 +34,7 @@ def data(arguments: Sequence[str]) -> int:
         )
     folder = peek(rest, "--data-dir")
     root = data_root(folder)
-    names = [w for w in rest if not w.startswith("--data-dir") and w != folder]
+    names = [w for at, w in enumerate(rest) if not _is_folder(rest, at)]
     wrong = [word for word in names if word.startswith("-")]
     if wrong:
         raise ConfigError(f"unknown option {wrong[0]!r} of `scool data`: it knows --data-dir")

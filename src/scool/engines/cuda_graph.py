@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from scool.engines.samples import Samples
-from scool.engines.steps import Gradient, Momentum, Phase, advance, batch_at, mean_loss, start
+from scool.engines.steps import Phase, Stepper, batch_at
 from scool.learning.local_sgd import LocalSGD
 from scool.types import Tree
 
@@ -23,41 +23,41 @@ class CapturedSteps:
     """Gives the result of `steps.stepwise`, for phases of one shape and one SGD."""
 
     def __init__(
-        self, gradient: Gradient, samples: Samples, theta: Tree, phase: Phase, sgd: LocalSGD
+        self, stepper: Stepper, samples: Samples, theta: Tree, phase: Phase, sgd: LocalSGD
     ) -> None:
-        self.gradient, self.samples, self.sgd = gradient, samples, sgd
-        self.at: Momentum = start(theta, sgd, phase.active)
+        self.stepper, self.samples, self.sgd = stepper, samples, sgd
+        self.buffers = stepper.begin(theta)
         self.phase = Phase(*(None if part is None else part.clone() for part in phase))  # type: ignore
-        self.step = torch.zeros(1, dtype=torch.int64, device=phase.ids.device)
+        self.number = torch.zeros(1, dtype=torch.int64, device=phase.ids.device)
+        self.total = torch.zeros(len(phase.ids), dtype=torch.float64, device=phase.ids.device)
         self.graph = self._capture()
 
-    def fits(self, theta: Tree, phase: Phase, sgd: LocalSGD) -> bool:
+    def fits(self, phase: Phase, sgd: LocalSGD) -> bool:
         """Whether the capture was made for such a phase."""
         same = all(
             (a is None) == (b is None) and (a is None or b is None or a.shape == b.shape)
             for a, b in zip(self.phase, phase, strict=True)
         )
-        return same and sgd == self.sgd and theta.keys() == self.at.theta.keys()
+        return same and sgd == self.sgd
 
     def run(self, theta: Tree, phase: Phase) -> tuple[Tree, Tensor]:
         """All steps of a phase."""
         for mine, given in zip(self.phase, phase, strict=True):
             if mine is not None and given is not None:
                 mine.copy_(given)
-        for name, stacked in theta.items():
-            self.at.theta[name].copy_(stacked)
-        for buffer in (*self.at.velocity.values(), self.at.loss, self.step):
-            buffer.zero_()
+        self.stepper.load(self.buffers, theta)
+        self.number.zero_()
+        self.total.zero_()
         for _ in range(phase.active.shape[1]):
             self.graph.replay()
-        trained = {name: stacked.clone() for name, stacked in self.at.theta.items()}
-        return trained, mean_loss(self.at, phase)
+        mean = self.total / phase.active.sum(dim=1).clamp(min=1)
+        return self.stepper.end(self.buffers), mean
 
     def _advance(self) -> None:
-        active = self.phase.active.index_select(1, self.step)[:, 0]
-        batch = batch_at(self.samples, self.phase, self.step)
-        advance(self.at, batch, active, self.gradient, self.sgd)
-        self.step.add_(1)
+        active = self.phase.active.index_select(1, self.number)[:, 0]
+        batch = batch_at(self.samples, self.phase, self.number)
+        self.total.add_(self.stepper.step(self.buffers, batch, active) * active)
+        self.number.add_(1)
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         """Warm up on a side stream, then record one step. What the steps did is overwritten."""
@@ -65,10 +65,10 @@ class CapturedSteps:
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(WARM_UP):
-                self.step.zero_()
+                self.number.zero_()
                 self._advance()
         torch.cuda.current_stream().wait_stream(side)
-        self.step.zero_()
+        self.number.zero_()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             self._advance()

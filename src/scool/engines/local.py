@@ -1,5 +1,6 @@
 """The in-process engine: all K clients on one device, trained as one stack."""
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import final
@@ -10,16 +11,16 @@ from torch.func import grad, vmap
 
 from scool.contracts import Metric, Route, Split, Trained
 from scool.data.federation import Federation
-from scool.engines.cuda_graph import CapturedSteps
+from scool.engines.cross import Drawn, dense_losses, sparse_losses
+from scool.engines.formulation import Formulation
 from scool.engines.ledger import Ledger
 from scool.engines.memory import clients_at_once, samples_at_once, tensor_cores
 from scool.engines.samples import Samples
-from scool.engines.stacked import Layer, stack_module
-from scool.engines.steps import Phase, one_by_one, stacked_gradient, stepwise, vmap_gradient
+from scool.engines.steps import Phase
 from scool.errors import ConfigError, QuarantineError
 from scool.graph.normalise import without
 from scool.learning.cross import CrossDraw
-from scool.learning.local_sgd import LocalSGD, draw_samples, plan_batches
+from scool.learning.local_sgd import LocalSGD, plan_batches
 from scool.learning.losses import LOSSES
 from scool.models import Functional
 from scool.randomness import derive
@@ -66,16 +67,11 @@ class LocalEngine:
         self.seed = seed
         self.strict = strict
         self.ledger = Ledger()
-        self.model = Functional(module.to(self.device).eval())
+        module = copy.deepcopy(module).to(self.device).eval()  # the caller's stays as it is
+        self.model = Functional(module)
         self.dtype = next(module.parameters()).dtype
         self.loss = LOSSES[federation.task]
-        self._captured: CapturedSteps | None = None
-        stacked = stack_module(module)
-        if stacked is not None and self.device.type == "cuda":
-            self._gradient, self._outputs = stacked_gradient(stacked, self.loss), stacked
-        else:
-            self._gradient = vmap_gradient(self.model, self.loss)
-            self._outputs: Layer = vmap(self.model)
+        self._formulation = Formulation(module, self.loss, self.device)
         self.num_clients = federation.num_clients
         self.owned = torch.arange(self.num_clients, device=self.device)
         self.sizes = federation.train.sizes.cpu()
@@ -117,21 +113,26 @@ class LocalEngine:
 
     def train(self, theta: Tree, sgd: LocalSGD, round: int, among: Tensor | None = None) -> Trained:
         chosen = self.active if among is None else self.active & among.cpu()
-        out = {name: stacked.clone() for name, stacked in theta.items()}
         loss = torch.full((self.num_clients,), torch.nan, dtype=torch.float64)
+        out: Tree = {}
         for ids in self._chunks(chosen.nonzero()[:, 0].to(self.device)):
-            mine = {name: stacked[ids] for name, stacked in theta.items()}
+            is_whole = len(ids) == self.num_clients
+            mine = theta if is_whole else {name: stacked[ids] for name, stacked in theta.items()}
             trained, mean = self._local_steps(mine, ids, sgd, round)
             finite = torch.isfinite(mean)
             for stacked in trained.values():
                 finite &= torch.isfinite(stacked).flatten(1).all(dim=1)
+            good = finite.cpu()
+            loss[ids.cpu()] = mean.cpu().where(good, torch.nan)
+            if is_whole and bool(good.all()):
+                return Trained(trained, loss)
+            out = out or {name: stacked.clone() for name, stacked in theta.items()}
             for name, stacked in trained.items():
                 out[name][ids[finite]] = stacked[finite]
-            loss[ids.cpu()] = mean.cpu().where(finite.cpu(), torch.nan)
             bad = torch.zeros(self.num_clients, dtype=torch.bool)
-            bad[ids[~finite].cpu()] = True
+            bad[ids.cpu()[~good]] = True
             self._quarantine(bad, f"loss or model in round {round}")
-        return Trained(out, loss)
+        return Trained(out or dict(theta), loss)
 
     def _local_steps(
         self, theta: Tree, ids: Tensor, sgd: LocalSGD, round: int
@@ -140,15 +141,8 @@ class LocalEngine:
         shape = plan.position.shape[1:]
         draws = self._train.augmentation(derive(self.seed, "augment", round), ids, shape)
         phase = Phase(ids, plan.position, plan.weight.to(self.dtype), plan.active, draws)
-        if self.model.has_dropout:
-            streams = [derive(self.seed, "dropout", round, client) for client in ids.tolist()]
-            return one_by_one(self.model, self.loss, self._train, theta, phase, sgd, streams)
-        if self.device.type != "cuda":
-            return stepwise(self._gradient, self._train, theta, phase, sgd)
-        with tensor_cores():
-            if self._captured is None or not self._captured.fits(theta, phase, sgd):
-                self._captured = CapturedSteps(self._gradient, self._train, theta, phase, sgd)
-            return self._captured.run(theta, phase)
+        streams = [derive(self.seed, "dropout", round, client) for client in ids.tolist()]
+        return self._formulation.train(self._train, theta, phase, sgd.at_round(round), streams)
 
     # ------------------------------------------------------------------ meeting others
 
@@ -176,71 +170,14 @@ class LocalEngine:
         active = self.active
         pairs = pairs.cpu() & active[:, None] & active
         self._count_cross(theta, pairs)
+        drawn = Drawn(self._train, draw, self.num_clients, round, self.seed)
+        rows = samples_at_once(self.federation.input_shape, self.device)
         with tensor_cores():
             if draw.cross_draw == "shared" and pairs.double().mean() > 0.5:
-                losses = self._dense_cross_loss(theta, draw, round)
+                losses = dense_losses(self.model, self.loss, theta, drawn, rows)
             else:
-                losses = self._sparse_cross_loss(theta, pairs, draw, round)
+                losses = sparse_losses(self._formulation, theta, pairs, drawn, rows)
         return losses.cpu().double().where(pairs, torch.nan)
-
-    def _dense_cross_loss(self, theta: Tree, draw: CrossDraw, round: int) -> Tensor:
-        """Every model on every client's draw: the samples are shared by all models."""
-        owners = self.owned
-        x, y, weight = self._cross_samples(owners, owners, draw, round)
-        judge = vmap(self._losses_of, in_dims=(0, None, None))
-        rows = samples_at_once(self.federation.input_shape, self.device)
-        at_once = max(1, rows // (len(owners) * x.shape[1]))
-        step = max(1, rows // x.shape[1])
-        result = torch.empty(self.num_clients, self.num_clients, device=self.device)
-        for models in owners.split(at_once):
-            chosen = {name: t[models] for name, t in theta.items()}
-            for part in owners.split(step):
-                values = judge(chosen, x[part].flatten(0, 1), y[part].flatten(0, 1))
-                values = values.view(len(models), len(part), -1)
-                mean = (values * weight[part]).sum(2) / weight[part].sum(1).clamp(min=1)
-                result[models[:, None], part] = mean.to(result.dtype)
-        return result
-
-    def _sparse_cross_loss(self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int) -> Tensor:
-        """Every model on the draws of its own neighbours only."""
-        degree = max(1, int(pairs.sum(dim=1).max()))
-        listed = pairs.to(self.device).to(torch.int8).argsort(dim=1, descending=True, stable=True)
-        listed = listed[:, :degree]  # (K, degree) sources of each model, padded with others
-        count = min(draw.cross_samples or self._train.width, self._train.width)
-        rows = samples_at_once(self.federation.input_shape, self.device)
-        at_once = max(1, rows // (degree * count))
-        step = max(1, rows // count)
-        result = torch.empty(self.num_clients, self.num_clients, device=self.device)
-        for models in self.owned.split(at_once):
-            chosen = {name: t[models] for name, t in theta.items()}
-            for columns in listed[models].split(step, dim=1):
-                readers = models[:, None].expand_as(columns).flatten()
-                x, y, weight = self._cross_samples(readers, columns.flatten(), draw, round)
-                shape = (len(models), columns.shape[1] * x.shape[1])
-                outputs = self._outputs(chosen, x.view(*shape, *x.shape[2:])).flatten(0, 1)
-                values = self.loss(outputs, y.flatten(0, 1)).view(*columns.shape, -1)
-                weight = weight.view(*columns.shape, -1)
-                mean = (values * weight).sum(2) / weight.sum(2).clamp(min=1)
-                result[models[:, None], columns] = mean.to(result.dtype)
-        return result
-
-    def _cross_samples(
-        self, readers: Tensor, owners: Tensor, draw: CrossDraw, round: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """(p, m, ...) samples of each owner, their targets, and the weights (p, m)."""
-        streams = readers * self.num_clients + owners if draw.cross_draw == "pair" else owners
-        key = derive(self.seed, "cross", round)
-        mask = self._train.split.mask[owners]
-        position, weight = draw_samples(mask, streams, draw.cross_samples, key)
-        draws = None
-        if draw.cross_augment:
-            key = derive(self.seed, "cross-augment", round)
-            draws = self._train.augmentation(key, streams, position.shape[1:])
-        x, y = self._train.fetch(owners, position, draws)
-        return x, y, weight.to(self.dtype)
-
-    def _losses_of(self, params: Params, x: Tensor, y: Tensor) -> Tensor:
-        return self.loss(self.model(params, x), y)
 
     def _count_cross(self, theta: Tree, pairs: Tensor) -> None:
         """theta_i travels to j, one number comes back, and everyone learns the rows."""
@@ -266,7 +203,7 @@ class LocalEngine:
 
         def objective(params: Params, weights: Tensor) -> Tensor:
             per_source = weights[:, None].expand(-1, plan.position.shape[2]).flatten()
-            return (self._losses_of(params, x, y) * share * per_source).sum()
+            return (self.loss(self.model(params, x), y) * share * per_source).sum()
 
         w = without(w.double().cpu(), self.active) * self.active[:, None]
         size = model_bytes(theta)
@@ -277,7 +214,9 @@ class LocalEngine:
         return gradient(theta, weights)
 
     def squared_distances(self, tree: Tree) -> Tensor:
-        total = torch.zeros(self.num_clients, self.num_clients, device=self.device)
+        total = torch.zeros(
+            self.num_clients, self.num_clients, device=self.device, dtype=self.dtype
+        )
         for t in tree.values():
             flat = t.flatten(1)
             total += torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").square()
@@ -308,7 +247,7 @@ class LocalEngine:
             for part in columns.split(max(1, rows // len(ids))):
                 x, y = source.fetch(ids, part.expand(len(ids), -1), None)
                 with tensor_cores():
-                    outputs = self._outputs(mine, x)
+                    outputs = self._formulation.outputs(mine, x)
                 values = judge(outputs, y, self.federation.classes[ids]).double()
                 total += values.where(mask[:, part] > 0, 0.0).sum(dim=1)
             result[ids.cpu()] = (total / mask.sum(dim=1)).cpu()  # 0 / 0 is NaN: no samples

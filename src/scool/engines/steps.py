@@ -1,7 +1,7 @@
 """The hot loop: local SGD of many clients, in formulations that give the same result."""
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -72,56 +72,39 @@ def stacked_gradient(forward: Layer, loss: Loss) -> Gradient:
     return gradient
 
 
-class Momentum(NamedTuple):
-    """What SGD carries from step to step within a round."""
+class Stepper(Protocol):
+    """A way to take local steps. Buffers hold the models and whatever the optimiser carries."""
 
-    theta: Tree  # updated in place
-    velocity: Tree  # updated in place; empty without momentum
-    loss: Tensor  # (c,) sum over the steps taken
+    def begin(self, theta: Tree) -> Tree:
+        """Fresh buffers; the caller's tensors are not changed."""
+        ...
 
+    def load(self, buffers: Tree, theta: Tree) -> None:
+        """Start anew from other models, in the same buffers."""
+        ...
 
-def start(theta: Tree, sgd: LocalSGD, like: Tensor) -> Momentum:
-    """Fresh buffers; the caller's tensors are not changed."""
-    values = {name: stacked.clone() for name, stacked in theta.items()}
-    velocity = {name: torch.zeros_like(v) for name, v in values.items() if sgd.momentum}
-    loss = torch.zeros(like.shape[0], device=like.device, dtype=torch.float64)
-    return Momentum(values, velocity, loss)
+    def step(self, buffers: Tree, batch: Batch, active: Tensor) -> Tensor:
+        """One step of every client in place; its mean loss (c,). A client that has finished
+        (active 0) does not move."""
+        ...
 
-
-def advance(at: Momentum, batch: Batch, active: Tensor, gradient: Gradient, sgd: LocalSGD) -> None:
-    """One step of every client, in place. A client without samples (active 0) does not move."""
-    grads, losses = gradient(at.theta, batch)
-    moves_idle = sgd.momentum > 0 or sgd.weight_decay > 0
-    for name, value in at.theta.items():
-        g = grads[name]
-        if sgd.weight_decay:
-            g = g.add(value, alpha=sgd.weight_decay)
-        if sgd.momentum:
-            g = at.velocity[name].mul_(sgd.momentum).add_(g)
-        if moves_idle:
-            g = g * active.view(-1, *[1] * (g.dim() - 1)).to(g.dtype)
-        value.sub_(g, alpha=sgd.lr)
-    at.loss.add_(losses * active)
+    def end(self, buffers: Tree) -> Tree:
+        """The models, in tensors that the buffers do not share."""
+        ...
 
 
-def stepwise(
-    gradient: Gradient, samples: Samples, theta: Tree, phase: Phase, sgd: LocalSGD
-) -> tuple[Tree, Tensor]:
+def stepwise(stepper: Stepper, samples: Samples, theta: Tree, phase: Phase) -> tuple[Tree, Tensor]:
     """Step after step from Python.
 
     Returns:
         the models after the last step, and the mean loss of each client over its steps.
     """
-    at = start(theta, sgd, phase.active)
-    for step in torch.arange(phase.active.shape[1], device=phase.active.device).split(1):
+    buffers = stepper.begin(theta)
+    total = torch.zeros(len(phase.ids), device=phase.ids.device, dtype=torch.float64)
+    for step in torch.arange(phase.active.shape[1], device=phase.ids.device).split(1):
         active = phase.active.index_select(1, step)[:, 0]
-        advance(at, batch_at(samples, phase, step), active, gradient, sgd)
-    return at.theta, mean_loss(at, phase)
-
-
-def mean_loss(at: Momentum, phase: Phase) -> Tensor:
-    """(c,) over the steps that each client took."""
-    return at.loss / phase.active.sum(dim=1).clamp(min=1)
+        total += stepper.step(buffers, batch_at(samples, phase, step), active) * active
+    return stepper.end(buffers), total / phase.active.sum(dim=1).clamp(min=1)
 
 
 def one_by_one(
@@ -153,6 +136,20 @@ def one_by_one(
     return stacked, torch.stack(means)
 
 
+def _optimiser(values: list[Tensor], sgd: LocalSGD) -> torch.optim.Optimizer:
+    if sgd.optimizer == "adam":
+        return torch.optim.Adam(values, lr=sgd.lr, weight_decay=sgd.weight_decay)
+    if sgd.optimizer == "adamw":
+        return torch.optim.AdamW(values, lr=sgd.lr, weight_decay=sgd.weight_decay)
+    return torch.optim.SGD(
+        values,
+        lr=sgd.lr,
+        momentum=sgd.momentum,
+        weight_decay=sgd.weight_decay,
+        nesterov=sgd.nesterov,
+    )
+
+
 def _row(phase: Phase, client: int) -> Phase:
     """The phase of one client alone."""
     return Phase(*(None if part is None else part[client : client + 1] for part in phase))  # type: ignore
@@ -161,11 +158,9 @@ def _row(phase: Phase, client: int) -> Phase:
 def _one_client(
     model: Functional, loss: Loss, samples: Samples, theta: Params, phase: Phase, sgd: LocalSGD
 ) -> tuple[Params, Tensor]:
-    """Plain torch.optim.SGD on one client's batches."""
+    """torch's own optimiser on one client's batches."""
     values = {name: v.clone().requires_grad_() for name, v in theta.items()}
-    optimiser = torch.optim.SGD(
-        values.values(), lr=sgd.lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay
-    )
+    optimiser = _optimiser(list(values.values()), sgd)
     total = torch.zeros((), dtype=torch.float64, device=phase.ids.device)
     taken = int(phase.active.sum())
     for step in torch.arange(taken, device=phase.ids.device).split(1):
@@ -173,6 +168,8 @@ def _one_client(
         value = (loss(model(values, x), y) * weight).sum() / weight.sum().clamp(min=1)
         optimiser.zero_grad()
         value.backward()
+        if sgd.clip_norm:
+            torch.nn.utils.clip_grad_norm_(values.values(), sgd.clip_norm)
         optimiser.step()
         total += value.detach().double()
     return {name: v.detach() for name, v in values.items()}, total / max(taken, 1)

@@ -39,7 +39,7 @@ METHODS: dict[str, tuple[str, AnyAlgorithm]] = {
                 encoder_out=20,
                 prior_lr=0.2,
                 prior_betas=(0.9, 0.99),
-                optimizer="adamw",
+                prior_optimizer="adamw",
                 encoder_target="likelihood",
                 compat="released",
             ),

@@ -1,7 +1,8 @@
 """Local learning: which samples each client sees at each of its steps, and the SGD options."""
 
-from dataclasses import dataclass
-from typing import NamedTuple
+import math
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,11 +13,11 @@ from scool.randomness import derive, uniform
 
 @dataclass(frozen=True)
 class LocalSGD:
-    r"""Plain SGD on the client's own data, $\theta_i \leftarrow \theta_i - \eta \nabla L$.
+    r"""SGD on the client's own data, $\theta_i \leftarrow \theta_i - \eta \nabla L$, or Adam.
 
     A round is `epochs` passes over the client's data, or `steps` mini-batches where that is given.
-    Batches go on where the last round stopped, each pass in a fresh order; the momentum starts
-    anew every round.
+    Batches go on where the last round stopped, each pass in a fresh order; momentum and Adam's
+    moments start anew every round.
     """
 
     lr: float = 0.01
@@ -27,6 +28,16 @@ class LocalSGD:
     batch_size: int = 10
     momentum: float = 0.0
     weight_decay: float = 0.0
+    nesterov: bool = False
+    """Look ahead along the momentum."""
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    """adamw puts the weight decay beside the gradient, the others into it."""
+    clip_norm: float = 0.0
+    """Cut a client's gradient to this length; 0 leaves it."""
+    lr_schedule: Literal["constant", "exponential", "cosine"] = "constant"
+    """exponential: times lr_decay every round; cosine: down to lr_decay * lr over lr_rounds."""
+    lr_decay: float = 1.0
+    lr_rounds: int = 100
 
     def __post_init__(self) -> None:
         require(self.lr > 0, "lr", self.lr, "give a positive learning rate")
@@ -35,6 +46,33 @@ class LocalSGD:
         require(self.batch_size >= 1, "batch_size", self.batch_size, "give at least 1")
         require(0 <= self.momentum < 1, "momentum", self.momentum, "give a number in [0, 1)")
         require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "give 0 or more")
+        require(self.clip_norm >= 0, "clip_norm", self.clip_norm, "give 0 (off) or more")
+        require(0 <= self.lr_decay <= 1, "lr_decay", self.lr_decay, "give a number in [0, 1]")
+        require(self.lr_rounds >= 1, "lr_rounds", self.lr_rounds, "give at least 1")
+        if self.nesterov:
+            has = self.momentum > 0 and self.optimizer == "sgd"
+            require(has, "nesterov", True, "it needs optimizer sgd and a momentum above 0")
+
+    def rate(self, round: int) -> float:
+        """The learning rate of a round.
+
+        >>> LocalSGD(lr=1.0, lr_schedule="exponential", lr_decay=0.5).rate(2)
+        0.25
+        """
+        if self.lr_schedule == "exponential":
+            return self.lr * self.lr_decay**round
+        if self.lr_schedule == "cosine":
+            done = min(1.0, round / self.lr_rounds)
+            share = (1 + math.cos(math.pi * done)) / 2
+            return self.lr * (self.lr_decay + (1 - self.lr_decay) * share)
+        return self.lr
+
+    def at_round(self, round: int) -> "LocalSGD":
+        """The same with the learning rate of a round."""
+        if self.lr_schedule == "constant":
+            return self
+        rate = max(self.rate(round), 1e-300)
+        return replace(self, lr=rate, lr_schedule="constant")
 
     def steps_per_round(self, sizes: Tensor) -> Tensor:
         """(n,) local steps of clients with that many samples."""

@@ -49,7 +49,7 @@ class Attention(GraphPrior[AttentionState]):
     0), never both; the encoder step maximises $\sum_{ij} w_{ij}\log p_{ij}$ without the paper's
     extra sum. `compat="released"` repeats the authors' program: likelihood targets, one encoder
     copy and Adam state a client with averaging, and the wrong sign once rows are sparse; the
-    recipe adds optimizer "adamw", prior_lr 0.2, prior_betas (0.9, 0.99), encoder_out 20.
+    recipe adds prior_optimizer "adamw", prior_lr 0.2, prior_betas (0.9, 0.99), encoder_out 20.
     Reference: Li, Zhou, Tian, Tao, ICML 2023.
     """
 
@@ -69,7 +69,7 @@ class Attention(GraphPrior[AttentionState]):
     """Weight decay of the encoder."""
     prior_betas: tuple[float, float] = (0.9, 0.999)
     """Adam's decay rates."""
-    optimizer: Literal["adam", "adamw"] = "adam"
+    prior_optimizer: Literal["adam", "adamw"] = "adam"
     """`adam` puts the decay into the gradient, `adamw` beside it."""
     encoder_target: Literal["posterior", "likelihood"] = "posterior"
     """What p is drawn to: w, or the likelihood softmax (always so in `released`)."""
@@ -132,7 +132,7 @@ class Attention(GraphPrior[AttentionState]):
             self.prior_lr,
             self.prior_betas,
             self.prior_weight_decay,
-            decoupled=self.optimizer == "adamw",
+            decoupled=self.prior_optimizer == "adamw",
         )
         return AttentionState(state.w, phi, *moments, state.u)
 

@@ -26,7 +26,10 @@ class Pairs(NamedTuple):
 
 
 def read_pairs(
-    evidence: Evidence, self_mode: SelfMode, null: Tensor | float | tuple[float, ...], scale: float = 1.0
+    evidence: Evidence,
+    self_mode: SelfMode,
+    null: Tensor | float | tuple[float, ...],
+    scale: float = 1.0,
 ) -> Pairs:
     """Mask, null model, likelihood temperature `scale` and self mode applied to the evidence."""
     seen = evidence.seen.bool().cpu()

@@ -81,7 +81,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
     try:
         with safe_open(path, framework="pt") as file:
             meta = json.loads((file.metadata() or {}).get("scool", "{}"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            # Cloned, because the file's tensors are not aligned as fresh ones are, and the last
+            # bit of a sum can depend on that.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}
     except (SafetensorError, OSError, ValueError) as error:
         raise RunError(f"{path} cannot be read ({error}): {remedy}") from error
     if meta.get("format") != FORMAT:

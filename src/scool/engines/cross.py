@@ -1,0 +1,98 @@
+"""Models on the data of others: K x K losses, batched over models rather than over pairs."""
+
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from scool.engines.formulation import Formulation
+from scool.engines.samples import Samples
+from scool.learning.cross import CrossDraw
+from scool.learning.local_sgd import draw_samples
+from scool.learning.losses import Loss
+from scool.models import Functional
+from scool.randomness import derive
+from scool.types import Params, Tree
+
+
+class Part(NamedTuple):
+    """Samples of p owners, m of each."""
+
+    x: Tensor  # (p, m, ...)
+    y: Tensor  # (p, m, ...)
+    weight: Tensor  # (p, m): 0 for padding
+
+
+@final
+class Drawn:
+    """The draw of a round: which samples of each client the models are tried on."""
+
+    def __init__(
+        self, samples: Samples, draw: CrossDraw, num_clients: int, round: int, seed: int
+    ) -> None:
+        self.samples, self.draw, self.num_clients = samples, draw, num_clients
+        self.key = derive(seed, "cross", round)
+        self.augment_key = derive(seed, "cross-augment", round)
+        self.count = min(draw.cross_samples or samples.width, samples.width)
+
+    def of(self, readers: Tensor, owners: Tensor) -> Part:
+        """What reader p of owner p's data sees; with a shared draw all readers see the same."""
+        is_pair = self.draw.cross_draw == "pair"
+        streams = readers * self.num_clients + owners if is_pair else owners
+        mask = self.samples.split.mask[owners]
+        position, weight = draw_samples(mask, streams, self.draw.cross_samples, self.key)
+        draws = None
+        if self.draw.cross_augment:
+            shape = position.shape[1:]
+            draws = self.samples.augmentation(self.augment_key, streams, shape)
+        x, y = self.samples.fetch(owners, position, draws)
+        return Part(x, y, weight.to(self.samples.dtype))
+
+
+def dense_losses(model: Functional, loss: Loss, theta: Tree, drawn: Drawn, rows: int) -> Tensor:
+    """(K, K) every model on every client's draw: all models share the samples.
+
+    `rows` bounds the samples that go through models in one call.
+    """
+
+    def judge(params: Params, x: Tensor, y: Tensor) -> Tensor:
+        return loss(model(params, x), y)
+
+    first = next(iter(theta.values()))
+    clients = torch.arange(drawn.num_clients, device=first.device)
+    x, y, weight = drawn.of(clients, clients)
+    every = vmap(judge, in_dims=(0, None, None))
+    result = first.new_empty(drawn.num_clients, drawn.num_clients)
+    for models in clients.split(max(1, rows // (len(clients) * x.shape[1]))):
+        chosen = {name: t[models] for name, t in theta.items()}
+        for part in clients.split(max(1, rows // x.shape[1])):
+            values = every(chosen, x[part].flatten(0, 1), y[part].flatten(0, 1))
+            values = values.view(len(models), len(part), -1)
+            mean = (values * weight[part]).sum(2) / weight[part].sum(1).clamp(min=1)
+            result[models[:, None], part] = mean
+    return result
+
+
+def sparse_losses(
+    formulation: Formulation, theta: Tree, pairs: Tensor, drawn: Drawn, rows: int
+) -> Tensor:
+    """(K, K) every model on the draws of its own neighbours; other entries are left open."""
+    first = next(iter(theta.values()))
+    degree = max(1, int(pairs.sum(dim=1).max()))
+    order = pairs.to(first.device).to(torch.int8).argsort(dim=1, descending=True, stable=True)
+    listed = order[:, :degree]  # (K, degree) sources of each model, padded with others
+    result = first.new_empty(drawn.num_clients, drawn.num_clients)
+    clients = torch.arange(drawn.num_clients, device=first.device)
+    for models in clients.split(max(1, rows // (degree * drawn.count))):
+        chosen = {name: t[models] for name, t in theta.items()}
+        for columns in listed[models].split(max(1, rows // drawn.count), dim=1):
+            readers = models[:, None].expand_as(columns).flatten()
+            x, y, weight = drawn.of(readers, columns.flatten())
+            x = x.view(len(models), -1, *x.shape[2:])
+            outputs = formulation.outputs(chosen, x).flatten(0, 1)
+            values = formulation.loss(outputs, y.flatten(0, 1)).view(*columns.shape, -1)
+            weight = weight.view(*columns.shape, -1)
+            mean = (values * weight).sum(2) / weight.sum(2).clamp(min=1)
+            result[models[:, None], columns] = mean
+    return result
