@@ -36,7 +36,8 @@ docs: $(VENV)/.installed
 	$(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.installed
-	$(BIN)/python benchmarks/estep.py
+	$(BIN)/scool bench estep --json
+	$(BIN)/scool bench engine --json
 
 clean:
 	rm -rf $(VENV) demo site .pytest_cache .ruff_cache

@@ -1,8 +1,10 @@
 """Mistakes a person can make. Each message names the field, the value and the remedy."""
 
+import dataclasses
 import difflib
+import math
 from collections.abc import Iterable
-from typing import NoReturn
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 
 class ScoolError(Exception):
@@ -50,3 +52,20 @@ def require(condition: bool, field: str, value: object, remedy: str) -> None:
     """Check one option: `require(lr > 0, "lr", lr, "give a positive number")`."""
     if not condition:
         raise ConfigError(f"{field} = {value!r} is not possible: {remedy}")
+
+
+def check_fields(options: Any) -> None:
+    """What every option of a dataclass must satisfy: a known name, a finite number.
+
+    >>> from scool.learning.local_sgd import LocalSGD
+    >>> LocalSGD(optimizer="adm")
+    Traceback (most recent call last):
+    scool.errors.ConfigError: unknown optimizer 'adm': did you mean 'adam'? Known: adam, adamw, sgd
+    """
+    hints = get_type_hints(type(options))
+    for field in dataclasses.fields(options):
+        value, hint = getattr(options, field.name), hints[field.name]
+        if get_origin(hint) is Literal and value not in get_args(hint):
+            unknown(field.name, str(value), map(str, get_args(hint)))
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{field.name} = {value!r} is not possible: give a finite number")

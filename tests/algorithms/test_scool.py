@@ -1,6 +1,6 @@
 """The identities of the theory, on problems small enough to write the formula beside."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -450,33 +450,86 @@ def test_an_infinite_cross_loss_is_forgotten_when_the_next_is_finite() -> None:
     assert float(state.cross_loss.max()) < 100
 
 
+@dataclass(frozen=True)
+class Watching(Fixed):
+    """Keeps the log-likelihoods it is shown."""
+
+    shown: list[Tensor] = field(default_factory=list)
+
+    def e_step(self, state: FixedState, evidence: Evidence) -> FixedState:
+        self.shown.append(evidence.log_lik)
+        return state
+
+
+def watching() -> Any:
+    return Watching(tuple(map(tuple, torch.eye(K).tolist())))
+
+
 def test_the_sum_over_samples_multiplies_by_the_size_of_the_source() -> None:
-    seen: dict[str, Tensor] = {}
-
-    @dataclass(frozen=True)
-    class Watching(GraphPrior[FixedState]):
-        label: str
-        self_mode: SelfMode = "gated"
-
-        def init(self, num_clients: int, theta0: Params, seed: int) -> FixedState:
-            return FixedState(torch.eye(num_clients, dtype=torch.float64))
-
-        def e_step(self, state: FixedState, evidence: Evidence) -> FixedState:
-            seen[self.label] = evidence.log_lik
-            return state
-
-        def elbo(self, state: FixedState, evidence: Evidence) -> Tensor:
-            return torch.zeros(())
-
-    for reduction in ("mean", "sum"):
-        method = SCooL(
-            prior=Watching(reduction),  # type: ignore[arg-type]
-            sgd=FULL,
-            draw=ALL,
-            likelihood_reduction=reduction,  # type: ignore[arg-type]
-        )
+    mean, total = (
+        SCooL(prior=watching(), sgd=FULL, draw=ALL, likelihood_reduction=reduction)  # type: ignore
+        for reduction in ("mean", "sum")
+    )
+    for method in (mean, total):
         run(method, classification(SIZES), rounds=1)
-    torch.testing.assert_close(seen["sum"], seen["mean"] * torch.tensor(SIZES).double())
+    expected = mean.prior.shown[0] * torch.tensor(SIZES).double()
+    torch.testing.assert_close(total.prior.shown[0], expected)
+
+
+def test_model_coupling_shifts_the_edge_logit_by_a_quarter_of_the_squared_distance() -> None:
+    """A.6: l_ij - (lambda/2) ||theta_i - theta_j||^2 / 2, at the models after local learning."""
+    lam = 0.3
+    plain = SCooL(prior=watching(), sgd=FULL, draw=ALL)
+    coupled = replace(plain, prior=watching(), model_coupling=lam)
+    engine, theta0 = start(classification(SIZES))
+    state = plain.init(engine, theta0)._replace(theta=scattered(engine, theta0))
+    half = engine.train(state.theta, FULL, 0).theta
+    for method in (plain, coupled):
+        method.step(engine, state, 0)
+    shift = coupled.prior.shown[0] - plain.prior.shown[0]
+    for i in range(K):
+        for j in range(K):
+            gap = sum(float((t[i] - t[j]).square().sum()) for t in half.values())
+            assert float(shift[i, j]) == pytest.approx(-(lam / 2) * gap / 2, abs=1e-10)
+    assert float(shift.min()) < -0.01
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        {"lr_schedule": "exponential", "lr_decay": 0.5},
+        {"lr_schedule": "cosine", "lr_decay": 0.1, "lr_rounds": 4},
+    ],
+)
+@pytest.mark.parametrize(
+    "scool",
+    [
+        SCooL(prior=SBM(num_blocks=2), sgd=FULL, precision=0.3),
+        SCooL(prior=SBM(num_blocks=2), sgd=FULL, model_coupling=0.2),
+        SCooL(prior=Attention(prior_grad_to_theta=True), sgd=FULL),
+        SCooL(prior=Dirac(), sgd=FULL, precision=0.3),
+        SCooL(
+            prior=SBM(num_blocks=2),
+            sgd=replace(FULL, steps=1, weight_decay=0.1),
+            cross_gradient="exact",
+        ),
+    ],
+    ids=["gaussian", "laplacian", "attention", "own data", "exact"],
+)
+def test_every_term_follows_the_learning_rate_of_the_round(
+    scool: SCooL, schedule: dict[str, Any]
+) -> None:
+    """A scheduled round is a round with that learning rate held constant."""
+    round = 2
+    scheduled = replace(scool, sgd=replace(scool.sgd, **schedule))
+    constant = replace(scool, sgd=replace(scool.sgd, lr=scheduled.sgd.rate(round)))
+    engine, theta0 = start(classification(SIZES))
+    state = scool.init(engine, theta0)._replace(theta=scattered(engine, theta0, 1.0))
+    found, expected, other = (
+        method.step(engine, state, round)[0].theta for method in (scheduled, constant, scool)
+    )
+    assert_trees_close(found, expected)
+    assert not torch.allclose(found["0.weight"], other["0.weight"])
 
 
 @pytest.mark.parametrize(

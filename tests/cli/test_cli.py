@@ -213,7 +213,12 @@ def test_mistakes_in_a_toml_file(text: str, message: str) -> None:
         (["compare", "--set", "scool-sbm.num_block=3"], "did you mean 'num_blocks'"),
         (["compare", "--set", "scool-smb.num_blocks=3"], "did you mean 'scool-sbm'"),
         (["compare", "--set", "scool-sbm.num_blocks=x"], "whole number"),
+        (["compare", "--methods", "local", "--set", "fedavg.participation=7"], "not compared"),
+        (["compare", "--set", "fedavg.participation=7"], "participation = 7"),
         (["compare", "--seeds", "0"], "seeds"),
+        (["run", "local", "--hidden", "0"], "hidden"),
+        (["bench", "engin"], "engine"),
+        (["bench"], "scaling"),
         (["data", "lst"], "did you mean 'list'"),
         (["data", "check"], "needs a name"),
         (["data", "check", "cifar11"], "did you mean 'cifar10"),
@@ -266,6 +271,15 @@ def test_an_existing_folder_is_not_touched(
     assert os.listdir("r") == ["mine.txt"]
 
 
+def test_out_is_a_file(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("f").write_text("mine")
+    for command in (["run", "local"], ["compare", "--methods", "local"]):
+        assert code_of(monkeypatch, *command, "--out", "f", "--rounds", "1", *SMALL) == 2
+        said = capsys.readouterr().err
+        assert "choose another --out" in said and "scool resume" not in said
+    assert Path("f").read_text() == "mine"
+
+
 def test_strict_stops_at_numbers_that_are_not_finite(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -273,10 +287,8 @@ def test_strict_stops_at_numbers_that_are_not_finite(
     words += ["--rounds", "2", "--clients", "3", "--groups", "1"]
     assert code_of(monkeypatch, *words, "--strict", "--out", "a") == 2
     assert "the run is strict" in capsys.readouterr().err
-    assert code_of(monkeypatch, *words, "--out", "b", "--json") == 0
-    captured = capsys.readouterr()
-    assert "client 0 is left out" in captured.err
-    assert len(json.loads(captured.out)["quarantined"]) == 3
+    assert code_of(monkeypatch, *words, "--out", "b", "--json") == 2
+    assert "nobody is left to learn" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------- damaged records
@@ -325,6 +337,20 @@ def test_a_checkpoint_or_run_of_another_version(
     assert code_of(monkeypatch, "resume", "r") == 2
 
 
+def test_a_damaged_configuration(
+    finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = finished / "run.json"
+    header = json.loads(run.read_text())
+    without = {name: v for name, v in header["config"].items() if name != "method"}
+    for damaged in (header | {"config": without}, header | {"config": [1]}, [header]):
+        run.write_text(json.dumps(damaged))
+        for command in ("resume", "rerun"):
+            assert code_of(monkeypatch, command, "r") == 2
+            said = capsys.readouterr().err
+            assert "run.json" in said and "Traceback" not in said
+
+
 def test_a_half_written_last_line_is_written_again(finished: Path) -> None:
     path = finished / "metrics.jsonl"
     metrics = path.read_bytes()
@@ -358,6 +384,8 @@ def test_compare_resumes_what_is_missing(capsys: pytest.CaptureFixture[str]) -> 
     after = lines(capsys)
     assert Path("c/scool-sbm/metrics.jsonl").read_bytes() == metrics
     assert [row["accuracy_mean"] for row in after] == [row["accuracy_mean"] for row in before]
+    with pytest.raises(RunError, match=r"c is a comparison.*--methods local,scool-sbm"):
+        dispatch(["rerun", "c"])
     assert dispatch(words) == 0  # the same command goes on, too
     with pytest.raises(RunError, match="another comparison"):
         dispatch([*words, "--seed", "5"])

@@ -112,12 +112,65 @@ class Empty(Dataset):
         ([(np.zeros((3, 2)), np.zeros(3))], "labels are torch.float64"),
         ([client(3), (np.zeros((3, 4)), np.zeros(3, int))], "client 1 train samples have shape"),
         ([(np.zeros((2, 1)), np.array([0, -1]))], "label -1"),
+        ([(np.zeros((2, 1)), ["cat", "dog"])], "labels are .*<U3, such as cat: encode labels as 0"),
+        ([(np.zeros((2, 1)), np.array([0, None]))], "client 0 train labels are of type object"),
+        ([(np.array([["a"]]), [0])], "client 0 train inputs are of type <U1"),
+        ([(np.zeros((2, 1)), [[0], [1, 2]])], "client 0 train labels are no array"),
+        ([client(3), client(3, (0, 10**10))], "client 1 has label 10000000000, .*encode labels"),
+        ([client(60, (0, 5000))], "5001 classes for 60 samples.*num_classes"),
+        ([client(20_000, (0, 100_000))], "100001 classes for 20000 samples"),
         ([(*client(4), *client(2, (7,)))], "class 7 in its task, but nobody holds"),
     ],
 )
 def test_refuses(own: list[Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         from_arrays(own, test_fraction=0)
+
+
+def test_many_classes_are_possible_where_they_are_announced() -> None:
+    f = from_arrays([client(6, (0, 5000))], num_classes=5001, test_fraction=0)
+    assert f.num_outputs == 5001
+    with pytest.raises(ConfigError, match="num_classes = 0"):
+        from_arrays([client(4)], num_classes=0)
+
+
+def test_groups_by_name() -> None:
+    own = [client(5) for _ in range(4)]
+    names = ["north", "south", "north", "east"]
+    for given in (names, np.array(names)):
+        f = from_arrays(own, groups=given)  # pyright: ignore[reportArgumentType]
+        assert f.groups is not None and f.groups.tolist() == [0, 1, 0, 2]
+        assert f.truth is not None and f.truth[0].tolist() == [0.5, 0, 0.5, 0]
+    wrong: list[Any] = [["a", 1, "a", 1], [0, 1, None, 1], [0.0, 1.0, np.nan, 1.0], 5, [[0, 1]] * 4]
+    for groups in wrong:
+        with pytest.raises(DataError, match=r"groups .*: give a .* a client"):
+            from_arrays(own, groups=groups)
+
+
+@pytest.mark.parametrize(
+    ("truth", "message"),
+    [
+        ([[1.5, -0.5], [0, 1]], r"truth\[0, 1\] = -0.5"),
+        ([[0.5, 0.5], [np.nan, 1]], r"truth\[1, 0\] = nan"),
+        ([[0.5, 0.5], [1, 1]], r"sum to one \(row 1 sums to 2\)"),
+        ([["a", "b"], ["c", "d"]], "truth cannot be read"),
+    ],
+)
+def test_refuses_a_truth_that_is_no_graph(truth: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        from_arrays([client(5), client(5)], truth=truth)
+
+
+def test_samples_of_a_dataset_need_one_shape() -> None:
+    class Ragged(Dataset):
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, row: int) -> tuple[torch.Tensor, int]:
+            return torch.zeros(row + 1), 0
+
+    with pytest.raises(DataError, match=r"inputs have shapes \(1,\) and \(2,\)"):
+        from_arrays([Ragged()])
 
 
 def test_refuses_options() -> None:

@@ -131,6 +131,8 @@ def bad(part: str, **fields: Any) -> dict[str, Any]:
         ({"classes": torch.ones(2, 10).bool()}, "class 1 in its task, but nobody holds"),
         ({"truth": torch.eye(3)}, r"truth has shape \(3, 3\)"),
         ({"truth": torch.ones(2, 2)}, "rows that sum to one"),
+        ({"truth": torch.full((2, 2), torch.nan)}, r"truth\[0, 0\] = nan"),
+        ({"truth": torch.tensor([[1.0, 0.0], [2.0, -1.0]])}, r"truth\[1, 1\] = -1"),
         ({"groups": torch.zeros(3)}, "groups has shape"),
         ({"client_names": ("a",)}, "1 client_names for 2 clients"),
     ],

@@ -120,6 +120,26 @@ def test_run_json_of_another_version_or_from_python() -> None:
         config_of({"format": "scool-run-1", "config": None}, Path("x"))
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"method": ...}, "it lacks 'method'"),
+        ({"algorithm": ...}, "it lacks 'algorithm'"),
+        ({"algorithm": 3}, "cannot be used"),
+        ({"settings": {"rounds": "x"}}, "rounds = 'x'"),
+        ({"method": ["local"]}, "cannot be used"),
+        ({"method": "locla"}, "did you mean 'local'"),
+    ],
+)
+def test_a_damaged_configuration_names_its_file(change: dict[str, Any], message: str) -> None:
+    config = default_run("local", DataConfig()).to_dict() | change
+    config = {name: value for name, value in config.items() if value is not ...}
+    for damaged in (config, "text"):
+        with pytest.raises(RunError, match=r"x.run\.json cannot be used") as refused:
+            config_of({"format": "scool-run-1", "config": damaged}, Path("x"))
+        assert damaged == "text" or message in str(refused.value)
+
+
 def test_a_comparison_survives_json_and_refuses_nonsense() -> None:
     options = {"scool-sbm": {"num_blocks": 3}}
     made = Comparison(("local", "scool-sbm"), Settings(), LocalSGD(), seeds=2, options=options)
@@ -135,6 +155,8 @@ def test_a_comparison_survives_json_and_refuses_nonsense() -> None:
             Comparison(methods, Settings(), LocalSGD())
     with pytest.raises(ConfigError, match="did you mean 'num_blocks'"):
         Comparison(("scool-sbm",), Settings(), LocalSGD(), options={"scool-sbm": {"num_block": 3}})
+    with pytest.raises(ConfigError, match=r"options of 'fedavg' .* it is not compared"):
+        Comparison(("local",), Settings(), LocalSGD(), options={"fedavg": {"participation": 7}})
     with pytest.raises(RunError, match="another version"):
         Comparison.from_dict({"format": "scool-compare-9"})
 

@@ -30,7 +30,7 @@ def test_running_statistics_are_refused_with_the_remedy(layer: nn.Module) -> Non
 
 def test_other_norms_are_welcome_and_an_empty_model_is_not() -> None:
     check_stackable(nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.GroupNorm(2, 4)))
-    with pytest.raises(ModelError, match="no parameters"):
+    with pytest.raises(ModelError, match="no trainable parameters"):
         check_stackable(nn.Sequential(nn.Flatten()))
 
 
@@ -54,6 +54,9 @@ def test_convolutions_need_images(name: str) -> None:
 def test_unknown_models_name_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean 'cnn2'"):
         ModelConfig(model="cnn22")
+    for hidden in ((0,), (8, -1)):
+        with pytest.raises(ConfigError, match=r"hidden = .* widths of at least 1"):
+            ModelConfig(hidden=hidden)
     assert len(list(ModelConfig("mlp", hidden=(7, 5)).builder((4,), 3)().parameters())) == 6
 
 

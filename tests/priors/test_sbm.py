@@ -6,11 +6,12 @@ import math
 import pytest
 import torch
 
+from reference.sbm_released import two_sweeps
 from reference.worlds import UNIFORM, noise, planted, recovered, rounds
 from scool.contracts import Evidence
 from scool.errors import ConfigError
 from scool.priors import SBM
-from scool.priors.sbm_released import released_sweeps
+from scool.priors.sbm_released import _gamma_draws, released_sweeps
 from scool.priors.sbm_updates import update_w
 from scool.priors.seeding import farthest_seeds, similarity
 
@@ -236,6 +237,26 @@ def test_released_weights_are_a_sigmoid_of_the_loss():
     right = SBM(2, temperature=T, sweeps=2, init_mode="random")
     corrected = right.e_step(right.init(100, {}, 0), evidence).w
     assert (corrected - plain).abs().mean() > 0.03
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_released_sweeps_are_two_and_give_the_w_between_them(temperature):
+    """Against naive loops, with few clients: there the block prior is still alive."""
+    K, M = 5, 2
+    log_lik = noise(K, 3, scale=1.0).log_lik
+    state = SBM(M, compat="released").init(K, {}, 0)
+    rng = torch.Generator().manual_seed(4)
+    w, omega = released_sweeps(log_lik, state.alpha, state.B, temperature, rng)
+
+    rng = torch.Generator().manual_seed(4)  # the same draws once more
+    gamma = 1 - torch.rand(K, M, dtype=torch.float64, generator=rng)
+    draws = _gamma_draws(gamma, rng)
+    start = draws / draws.sum(1, keepdim=True)
+    orders = [torch.randperm(K, generator=rng).tolist() for _ in range(2)]
+    arrays = (x.numpy() for x in (log_lik, state.alpha, state.B))
+    expected = two_sweeps(*arrays, temperature, gamma.numpy(), start.numpy(), orders)
+    torch.testing.assert_close(w, torch.as_tensor(expected[0]))
+    torch.testing.assert_close(omega, torch.as_tensor(expected[1]))
 
 
 def test_released_rows_are_normalised_over_the_neighbours():

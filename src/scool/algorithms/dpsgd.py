@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple, final
 from torch import Tensor
 
 from scool.contracts import Engine
+from scool.errors import check_fields
 from scool.graph.topology import mixing_matrix
 from scool.learning.local_sgd import LocalSGD
 from scool.types import Info, Params, Tree
@@ -34,6 +35,9 @@ class DPSGD:
     degree: int = 10
     """Neighbours of a client (group-ring and generalised-bipartite)."""
     order: Literal["atc", "cta"] = "atc"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def init(self, engine: Engine, theta0: Params) -> DPSGDState:
         w = mixing_matrix(self.topology, engine.num_clients, degree=self.degree, seed=engine.seed)

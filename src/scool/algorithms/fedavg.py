@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from scool.contracts import Engine
-from scool.errors import require
+from scool.errors import check_fields, require
 from scool.learning.local_sgd import LocalSGD
 from scool.randomness import generator
 from scool.types import Info, Params, Tree
@@ -31,6 +31,7 @@ class FedAvg:
     """Fraction of the clients that take part in a round (the paper: 0.1)."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         good = 0 < self.participation <= 1
         require(good, "participation", self.participation, "give a fraction in (0, 1]")
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from scool.algorithms.aggregate import mix_updates, per_client
 from scool.contracts import Engine, Evidence, Prior
-from scool.errors import ConfigError, require
+from scool.errors import ConfigError, check_fields, require
 from scool.graph.normalise import Mixing, Weighting, mixing_weights
 from scool.graph.sparsify import keep_top, num_kept
 from scool.learning.cross import CrossDraw
@@ -63,6 +63,7 @@ class SCooL:
     """lambda of case 1.2 x 2.1: also pull the models of neighbours together (a heuristic)."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(0 < self.fraction <= 1, "fraction", self.fraction, "give a fraction in (0, 1]")
         require(0 <= self.cross_ema < 1, "cross_ema", self.cross_ema, "give a number in [0, 1)")
         require(self.precision >= 0, "precision", self.precision, "give 0 or more")

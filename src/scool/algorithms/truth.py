@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
+from scool.algorithms.aggregate import mix_updates
 from scool.contracts import Engine
 from scool.errors import ConfigError
 from scool.learning.local_sgd import LocalSGD
@@ -33,8 +34,6 @@ class Truth:
 
     def step(self, engine: Engine, state: TruthState, round: int) -> tuple[TruthState, Info]:
         half, loss = engine.train(state.theta, self.sgd, round)
-        update = {n: half[n] - state.theta[n] for n in half}
         assert engine.truth is not None
-        mixed = engine.mix(engine.truth, update)
-        theta = {n: state.theta[n] + mixed[n] for n in mixed}
+        theta = mix_updates(engine, engine.truth, state.theta, half)
         return TruthState(theta), {"train_loss": loss, "graph": engine.truth}

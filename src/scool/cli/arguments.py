@@ -24,10 +24,19 @@ def peek(arguments: Sequence[str], option: str) -> str | None:
     return None
 
 
+def _anywhere(options: Mapping[str, Any], name: str) -> Any:
+    """The value of an option, also where it stands in a table: `[data]`, `[settings.data]`."""
+    if name in options:
+        return options[name]
+    tables = [value for value in options.values() if isinstance(value, Mapping)]
+    found = (_anywhere(table, name) for table in tables)
+    return next((value for value in found if value is not None), None)
+
+
 def peek_data(arguments: Sequence[str], options: Mapping[str, Any]) -> DataConfig:
     """Which data, from the flags or the file: it decides the defaults of everything else."""
     names = ("dataset", "partition", "task")
-    found = {name: peek(arguments, f"--{name}") or options.get(name) for name in names}
+    found = {name: peek(arguments, f"--{name}") or _anywhere(options, name) for name in names}
     given = {name: value for name, value in found.items() if value is not None}
     return with_options(DataConfig(), given, "the options")
 

@@ -1,4 +1,4 @@
-"""The command line: `scool run | compare | resume | rerun | data`."""
+"""The command line: `scool run | compare | resume | rerun | data | bench`."""
 
 import os
 import signal
@@ -16,6 +16,7 @@ usage: scool COMMAND [options]
   resume DIR     continue a run or a comparison that was stopped
   rerun DIR      repeat a run with the same configuration
   data           list, check or fetch datasets         scool data list
+  bench          time the engine against the loop      scool bench engine
   --version      the version
 
 scool COMMAND --help lists the options of a command. Progress goes to stderr, results to stdout.
@@ -52,12 +53,19 @@ def _data(arguments: Sequence[str]) -> int:
     return data(arguments)
 
 
+def _bench(arguments: Sequence[str]) -> int:
+    from scool.cli.bench import bench
+
+    return bench(arguments)
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": _run,
     "compare": _compare,
     "resume": _resume,
     "rerun": _rerun,
     "data": _data,
+    "bench": _bench,
 }
 
 

@@ -9,6 +9,8 @@ import tyro
 from scool.cli.compare import is_comparison, resume_comparison
 from scool.cli.console import Console
 from scool.cli.run import print_summary
+from scool.errors import RunError
+from scool.experiment.compare import read_comparison
 from scool.experiment.config import config_of, execute
 from scool.recording.folder import RunFolder
 
@@ -53,6 +55,12 @@ def resume(arguments: Sequence[str]) -> int:
 
 def rerun(arguments: Sequence[str]) -> int:
     command = tyro.cli(RerunCommand, args=list(arguments), prog="scool rerun")
+    if is_comparison(command.folder):
+        methods = ",".join(read_comparison(command.folder).methods)
+        raise RunError(
+            f"{command.folder} is a comparison, which rerun does not repeat: give one of the run "
+            f"folders in it, or start `scool compare --methods {methods}` with another --out"
+        )
     folder = RunFolder.open(command.folder)
     config = config_of(folder.header, folder.path)
     out = command.out or _beside(folder.path)

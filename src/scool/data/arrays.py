@@ -11,11 +11,13 @@ from torch.utils.data import Dataset
 from scool.data.build import hold_out, pad_rows
 from scool.data.federation import Federation, Split, Task, Truth, group_graph, true_graph
 from scool.data.transform import ImageTransform
-from scool.errors import DataError, unknown
+from scool.errors import DataError, require, unknown
 
 _KEYS = ("x_train", "y_train", "x_val", "y_val", "x_test", "y_test")
 _Part = tuple[Tensor, Tensor]  # inputs and targets of one client
 _Client = dict[str, _Part]
+
+MOST_CLASSES = 100_000  # found in the labels; more are names, not numbers from 0 on
 
 
 def from_arrays(
@@ -26,7 +28,7 @@ def from_arrays(
     num_classes: int | None = None,
     classes: Tensor | None = None,
     truth: Tensor | Truth | None = None,
-    groups: Sequence[int] | Tensor | None = None,
+    groups: Sequence[int] | Sequence[str] | Tensor | None = None,
     test_fraction: float = 0.2,
     val_fraction: float = 0.0,
     seed: int = 0,
@@ -42,10 +44,10 @@ def from_arrays(
             datasets (train, test).
         name: what reports call it.
         task: `regression` takes float targets of shape (n,) or (n, outputs).
-        num_classes: default: the largest label plus one.
+        num_classes: default: the largest label plus one; labels are whole numbers from 0 on.
         classes: (K, C) bool tasks; default: the labels each client has in any of its parts.
         truth: (K, K) rows that sum to one, or a rule such as `identical` to derive it from classes.
-        groups: a number a client; gives the truth where `truth` is absent.
+        groups: a number or a name a client; gives the truth where `truth` is absent.
         test_fraction: share of the samples set aside where a client brings no test data.
         val_fraction: share of the training samples set aside where it brings no validation data.
         seed: for the choice of those samples.
@@ -62,6 +64,8 @@ def from_arrays(
         unknown("task", task, ("classification", "regression"))
     if len(clients) == 0:
         raise DataError("there are no clients: give a list with the data of at least one")
+    if num_classes is not None:
+        require(num_classes >= 1, "num_classes", num_classes, "give at least 1")
     read = [_read(client, number, task) for number, client in enumerate(clients)]
     _check_shapes(read)
     _set_aside(read, "test", test_fraction, seed)
@@ -69,7 +73,7 @@ def from_arrays(
     train, val, test = (_stack([own[part] for own in read]) for part in ("train", "val", "test"))
     if classes is None:
         classes = _tasks(read, task, num_classes)
-    group = None if groups is None else torch.as_tensor(groups)
+    group = None if groups is None else _group_ids(groups)
     return Federation(
         name=name,
         train=train,
@@ -116,14 +120,15 @@ def _read(client: Any, number: int, task: Task) -> _Client:
 def _pair(value: Any, number: int, part: str, task: Task) -> _Part:
     where = f"client {number} {part}"
     if isinstance(value, Dataset):
-        value = [[pair[side] for pair in _items(value)] for side in (0, 1)]
+        pairs = list(_items(value))
         x, y = (
-            torch.stack([_tensor(v) for v in side]) if side else torch.empty(0) for side in value
+            _stacked([_tensor(pair[side], where, what) for pair in pairs], where, what)
+            for side, what in enumerate(_sides(task))
         )
     elif value[0] is None or value[1] is None:
         raise DataError(f"{where} data lacks {'x' if value[0] is None else 'y'}: give both")
     else:
-        x, y = (_tensor(side) for side in value)
+        x, y = (_tensor(side, where, what) for side, what in zip(value, _sides(task), strict=True))
     if x.dim() == 0 or y.dim() == 0 or len(x) != len(y):
         raise DataError(
             f"{where} data has shapes {tuple(x.shape)} and {tuple(y.shape)}: "
@@ -135,11 +140,36 @@ def _pair(value: Any, number: int, part: str, task: Task) -> _Part:
     return (x[:, None] if x.dim() == 1 else x), _targets(y, where, task)
 
 
-def _tensor(value: Any) -> Tensor:
+def _sides(task: Task) -> tuple[str, str]:
+    """What messages call the two sides of a sample."""
+    return "inputs", "labels" if task == "classification" else "targets"
+
+
+def _tensor(value: Any, where: str, what: str) -> Tensor:
     """A CPU copy, so that nobody else can change it."""
     if isinstance(value, Tensor):
         return value.detach().cpu().clone()
-    return torch.from_numpy(np.array(value))
+    remedy = "encode labels as 0..C-1" if what == "labels" else "give an array of numbers"
+    try:
+        array = np.array(value)
+    except ValueError as error:
+        raise DataError(f"{where} {what} are no array ({error}): {remedy}") from error
+    try:
+        return torch.from_numpy(array)
+    except TypeError as error:
+        first = array.flat[0] if array.size else None
+        raise DataError(
+            f"{where} {what} are of type {array.dtype}, such as {first!s:.40}: {remedy}"
+        ) from error
+
+
+def _stacked(samples: list[Tensor], where: str, what: str) -> Tensor:
+    shapes = sorted({tuple(sample.shape) for sample in samples})
+    if len(shapes) > 1:
+        raise DataError(
+            f"{where} {what} have shapes {shapes[0]} and {shapes[1]}: all samples need the same"
+        )
+    return torch.stack(samples) if samples else torch.empty(0)
 
 
 def _items(dataset: Any) -> Iterator[tuple[Any, Any]]:
@@ -196,16 +226,52 @@ def _tasks(read: list[_Client], task: Task, num_classes: int | None) -> Tensor:
     if task == "regression":
         return torch.ones(len(read), read[0]["train"][1].shape[1], dtype=torch.bool)
     labels = [torch.cat([y for _, y in client.values()]) for client in read]
-    count = num_classes or max((int(own.max()) + 1 for own in labels if len(own)), default=1)
+    count = num_classes or _count_classes(labels)
     classes = torch.zeros(len(read), count, dtype=torch.bool)
     for client, own in enumerate(labels):
         classes[client, own[(own >= 0) & (own < count)]] = True  # the rest is refused by `check`
     return classes
 
 
+def _count_classes(labels: list[Tensor]) -> int:
+    """The largest label plus one; labels that are ids of something else are refused."""
+    largest = max((int(own.max()) for own in labels if len(own)), default=0)
+    samples = sum(len(own) for own in labels)
+    if largest >= min(MOST_CLASSES, max(10 * samples, 100)):
+        client = next(n for n, own in enumerate(labels) if len(own) and int(own.max()) == largest)
+        raise DataError(
+            f"client {client} has label {largest}, which makes {largest + 1} classes for {samples} "
+            "samples: encode labels as 0..C-1, or give num_classes if there are as many"
+        )
+    return max(largest, 0) + 1
+
+
+def _group_ids(groups: Any) -> Tensor:
+    """(K,) a number a client; names are numbered in the order of their appearance."""
+    if isinstance(groups, Sequence | np.ndarray) and all(isinstance(g, str) for g in groups):
+        ids = {name: number for number, name in enumerate(dict.fromkeys(groups))}
+        return torch.tensor([ids[name] for name in groups])
+    try:
+        found = torch.as_tensor(groups)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(
+            f"groups = {groups!r:.60} cannot be read ({error}): give a number or a name a client"
+        ) from error
+    if found.dim() != 1:
+        raise DataError(f"groups has shape {tuple(found.shape)}: give a number a client")
+    if not bool(found.isfinite().all()):
+        raise DataError("groups holds a number that is not finite: give a whole number a client")
+    return found
+
+
 def _truth(truth: Any, group: Tensor | None, classes: Tensor) -> Tensor | None:
     if isinstance(truth, str):
         return true_graph(classes, truth)  # pyright: ignore[reportArgumentType]
     if truth is not None:
-        return torch.as_tensor(truth).double()
+        try:
+            return torch.as_tensor(truth).double()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise DataError(
+                f"truth cannot be read ({error}): give a (K, K) array of numbers, or a rule"
+            ) from error
     return None if group is None else group_graph(group)

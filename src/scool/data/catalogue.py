@@ -17,7 +17,7 @@ from scool.data.mnist import FILES, read_fashion_mnist, read_mnist
 from scool.data.partition import keep_some, share_out
 from scool.data.synthetic import synthetic
 from scool.data.transform import ImageTransform
-from scool.errors import require, unknown
+from scool.errors import check_fields, require, unknown
 
 Partition = Literal["auto", "permuted", "noniid", "sbm", "dirichlet", "iid"]
 
@@ -56,6 +56,7 @@ class DataConfig:
     """Check data files against the official sizes and checksums."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for field in ("clients", "groups", "samples_per_client", "classes_per_client"):
             value = getattr(self, field)
             require(value >= 0, field, value, "give a positive number, or 0 for the default")

@@ -235,7 +235,16 @@ def _check_graph(federation: Federation) -> None:
         return
     if tuple(truth.shape) != (clients, clients):
         raise DataError(f"truth has shape {tuple(truth.shape)}, not ({clients}, {clients})")
-    if bool((truth < 0).any()) or bool(((truth.sum(dim=1) - 1).abs() > 1e-6).any()):
+    wrong = ~((truth >= 0) & truth.isfinite())
+    if bool(wrong.any()):
+        row, column = wrong.nonzero()[0].tolist()
         raise DataError(
-            "truth is not a graph with rows that sum to one: divide each row by its sum"
+            f"truth[{row}, {column}] = {float(truth[row, column])}: give a weight of 0 or more"
+        )
+    sums = truth.sum(dim=1)
+    if bool(((sums - 1).abs() > 1e-6).any()):
+        row = int((sums - 1).abs().argmax())
+        raise DataError(
+            f"truth is not a graph with rows that sum to one (row {row} sums to "
+            f"{float(sums[row]):.6g}): divide each row by its sum"
         )

@@ -4,16 +4,13 @@ from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from scool.engines.formulation import Formulation
 from scool.engines.samples import Samples
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import draw_samples
-from scool.learning.losses import Loss
-from scool.models import Functional
 from scool.randomness import derive
-from scool.types import Params, Tree
+from scool.types import Tree
 
 
 class Part(NamedTuple):
@@ -50,25 +47,21 @@ class Drawn:
         return Part(x, y, weight.to(self.samples.dtype))
 
 
-def dense_losses(model: Functional, loss: Loss, theta: Tree, drawn: Drawn, rows: int) -> Tensor:
+def dense_losses(formulation: Formulation, theta: Tree, drawn: Drawn, rows: int) -> Tensor:
     """(K, K) every model on every client's draw: all models share the samples.
 
     `rows` bounds the samples that go through models in one call.
     """
-
-    def judge(params: Params, x: Tensor, y: Tensor) -> Tensor:
-        return loss(model(params, x), y)
-
     first = next(iter(theta.values()))
     clients = torch.arange(drawn.num_clients, device=first.device)
     x, y, weight = drawn.of(clients, clients)
-    every = vmap(judge, in_dims=(0, None, None))
     result = first.new_empty(drawn.num_clients, drawn.num_clients)
     for models in clients.split(max(1, rows // (len(clients) * x.shape[1]))):
         chosen = {name: t[models] for name, t in theta.items()}
         for part in clients.split(max(1, rows // x.shape[1])):
-            values = every(chosen, x[part].flatten(0, 1), y[part].flatten(0, 1))
-            values = values.view(len(models), len(part), -1)
+            outputs = formulation.shared_outputs(chosen, x[part].flatten(0, 1)).flatten(0, 1)
+            targets = y[part].flatten(0, 1).expand(len(models), -1, *y.shape[2:]).flatten(0, 1)
+            values = formulation.loss(outputs, targets).view(len(models), len(part), -1)
             mean = (values * weight[part]).sum(2) / weight[part].sum(1).clamp(min=1)
             result[models[:, None], part] = mean
     return result

@@ -1,9 +1,14 @@
 """Which way of computing serves a module on a device: the engine asks, this file decides."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import final
 
 import torch
 from torch import Tensor, nn
+from torch._C import _functorch as functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch.func import vmap
 
 from scool.engines.cuda_graph import CapturedSteps
@@ -13,8 +18,10 @@ from scool.engines.optimisers import GradientStepper
 from scool.engines.samples import Samples
 from scool.engines.stacked import Layer, stack_module
 from scool.engines.steps import (
+    Batch,
     Phase,
     Stepper,
+    batch_at,
     one_by_one,
     stacked_gradient,
     stepwise,
@@ -22,7 +29,8 @@ from scool.engines.steps import (
 )
 from scool.learning.local_sgd import LocalSGD
 from scool.learning.losses import Loss
-from scool.models import Functional
+from scool.models import Functional, unstack
+from scool.models.stack import check_outputs
 from scool.types import Tree
 
 
@@ -32,11 +40,14 @@ class Formulation:
 
     | where | module | local steps |
     | --- | --- | --- |
-    | anywhere | draws random numbers (dropout) | one client after another |
+    | anywhere | draws random numbers (dropout), or `vmap` refuses it | one client after another |
     | CPU | any | `vmap` of the gradient |
+    | CPU | sequence of linear layers, plain SGD | update fused into the backward pass |
     | CUDA | any | `vmap`, captured as a graph |
     | CUDA | sequence of known layers | stacked layers, captured |
     | CUDA | the same, plain SGD in float32 | update fused into the backward pass, captured |
+
+    What `vmap` takes is found out at the first use, on one client and two samples.
     """
 
     def __init__(self, module: nn.Module, loss: Loss, device: torch.device) -> None:
@@ -44,21 +55,70 @@ class Formulation:
         self.loss = loss
         self.is_cuda = device.type == "cuda"
         self._captured: CapturedSteps | None = None
-        stacked = stack_module(module) if self.is_cuda else None
-        self._fused = FusedStack.of(module) if self._may_fuse(module) else None
+        self._tried: set[bool] = set()  # modes of the module, training or not
+        stacked = stack_module(module)
+        fused = FusedStack.of(module) if stacked is not None else None
+        self._fused = fused if fused is not None and self._may_fuse(module, fused) else None
+        stacked = stacked if self.is_cuda else None
+        self._is_stacked = stacked is not None
         self._gradient = (
             vmap_gradient(self.model, loss) if stacked is None else stacked_gradient(stacked, loss)
         )
-        self.outputs: Layer = vmap(self.model)
-        """(models (c, ...), inputs (c, s, ...)) -> (c, s, C), without gradients."""
+        self._outputs: Layer = vmap(self.model)
         if self._fused is not None:
-            self.outputs = self._fused.outputs
+            self._outputs = self._fused.outputs
         elif stacked is not None:
-            self.outputs = stacked
+            self._outputs = stacked
 
-    def _may_fuse(self, module: nn.Module) -> bool:
+    def outputs(self, theta: Tree, x: Tensor) -> Tensor:
+        """(models (c, ...), inputs (c, s, ...)) -> (c, s, C), without gradients."""
+        self._try_outputs(theta, x[0])
+        return self._outputs(theta, x)
+
+    def shared_outputs(self, theta: Tree, x: Tensor) -> Tensor:
+        """(c, s, C): all models on the same inputs (s, ...)."""
+        self._try_outputs(theta, x)
+        if self._fused is not None:
+            models = len(next(iter(theta.values())))
+            return self._fused.outputs(theta, x.expand(models, *x.shape))
+        return vmap(self.model, in_dims=(0, None))(theta, x)
+
+    def _may_fuse(self, module: nn.Module, fused: FusedStack) -> bool:
+        """Linear layers anywhere; convolutions need the kernels: CUDA, float32 and Triton."""
         is_float32 = all(p.dtype == torch.float32 for p in module.parameters())
-        return self.is_cuda and is_float32
+        has_kernels = self.is_cuda and is_float32 and find_spec("triton") is not None
+        return has_kernels or not fused.convolutions
+
+    def _try_outputs(self, theta: Tree, x: Tensor) -> None:
+        """Before the first evaluation: whether `vmap` takes the model without gradients."""
+        if False in self._tried:
+            return
+        with torch.no_grad(), _unseen(x.device):
+            check_outputs(self.model, unstack(theta, 0), x[:2], range(1, sys.maxsize))
+            if not self._is_stacked:
+                vmap(self.model)({name: t[:1] for name, t in theta.items()}, x[None, :2])
+        self._tried.add(False)
+
+    def _try_training(self, samples: Samples, theta: Tree, phase: Phase) -> None:
+        """Before the first step: whether the model fits the data, and whether `vmap` takes it."""
+        if True in self._tried:
+            return
+        y = samples.split.y
+        columns = range(int(y.max()) + 1, sys.maxsize)
+        if y.is_floating_point():
+            columns = range(y.shape[-1], y.shape[-1] + 1)
+        step = torch.zeros(1, dtype=torch.int64, device=phase.ids.device)
+        with _unseen(step.device):
+            batch = Batch(*(part[:, :2] for part in batch_at(samples, phase.of(0), step)))
+            check_outputs(self.model, unstack(theta, 0), batch.x[0], columns)
+            if not self._is_stacked and not self.model.has_dropout:
+                try:
+                    self._gradient({name: t[:1] for name, t in theta.items()}, batch)
+                except torch.OutOfMemoryError:
+                    raise
+                except RuntimeError as error:  # in the gradient: the model tries its outputs
+                    self.model.fall_back(error)
+        self._tried.add(True)
 
     def train(
         self, samples: Samples, theta: Tree, phase: Phase, sgd: LocalSGD, streams: list[int]
@@ -67,16 +127,27 @@ class Formulation:
 
         `streams` seeds the random numbers that a model draws, one a client.
         """
-        if self.model.has_dropout:
+        with self.model.training():
+            return self._train(samples, theta, phase, sgd, streams)
+
+    def _train(
+        self, samples: Samples, theta: Tree, phase: Phase, sgd: LocalSGD, streams: list[int]
+    ) -> tuple[Tree, Tensor]:
+        self._try_training(samples, theta, phase)
+        if self.model.has_dropout or self.model.loops:
             return one_by_one(self.model, self.loss, samples, theta, phase, sgd, streams)
         if not self.is_cuda:
             return stepwise(self._stepper(sgd, phase), samples, theta, phase)
         with tensor_cores():
-            if self._captured is None or not self._captured.fits(phase, sgd):
-                self._captured = None  # free its buffers before the next are taken
-                stepper = self._stepper(sgd, phase)
-                self._captured = CapturedSteps(stepper, samples, theta, phase, sgd)
-            return self._captured.run(theta, phase)
+            stepper, steps = self._stepper(sgd, phase), self._captured
+            if (
+                steps is None
+                or type(steps.stepper) is not type(stepper)
+                or not steps.fits(phase, sgd)
+            ):
+                self._captured = steps = None  # free its buffers before the next are taken
+                self._captured = steps = CapturedSteps(stepper, samples, theta, phase, sgd)
+            return steps.run(theta, phase)
 
     def _stepper(self, sgd: LocalSGD, phase: Phase) -> Stepper:
         is_plain = sgd.optimizer == "sgd" and not sgd.momentum and not sgd.clip_norm
@@ -84,3 +155,16 @@ class Formulation:
         if self._fused is not None and is_plain and not decays_idle:
             return FusedStepper(self._fused, self.loss, sgd)
         return GradientStepper(self._gradient, sgd)
+
+
+@contextmanager
+def _unseen(device: torch.device) -> Iterator[None]:
+    """A trial that leaves the global random numbers alone, and in which `vmap` may not loop over
+    single operations: that takes longer than a loop over the clients."""
+    before = functorch._is_vmap_fallback_enabled()
+    functorch._set_vmap_fallback_enabled(False)
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            yield
+    finally:
+        functorch._set_vmap_fallback_enabled(before)

@@ -22,7 +22,6 @@ from scool.graph.normalise import without
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, plan_batches
 from scool.learning.losses import LOSSES
-from scool.models import Functional
 from scool.randomness import derive
 from scool.types import Params, Tree
 
@@ -31,6 +30,8 @@ def resolve_device(name: str) -> torch.device:
     """`auto` is CUDA where there is one; asking for what is absent is an error."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.split(":")[0] not in ("cpu", "cuda"):
+        raise ConfigError(f"device = {name!r} is not possible: use auto, cpu or cuda")
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -68,10 +69,10 @@ class LocalEngine:
         self.strict = strict
         self.ledger = Ledger()
         module = copy.deepcopy(module).to(self.device).eval()  # the caller's stays as it is
-        self.model = Functional(module)
         self.dtype = next(module.parameters()).dtype
         self.loss = LOSSES[federation.task]
         self._formulation = Formulation(module, self.loss, self.device)
+        self.model = self._formulation.model
         self.num_clients = federation.num_clients
         self.owned = torch.arange(self.num_clients, device=self.device)
         self.sizes = federation.train.sizes.cpu()
@@ -102,6 +103,10 @@ class LocalEngine:
     def restore_quarantine(self, reasons: Mapping[int, str]) -> None:
         """Take up the quarantine of a checkpoint."""
         self.quarantined |= reasons
+
+    def samples(self, split: Split) -> Samples:
+        """One split as the models see it."""
+        return self._splits[split]
 
     def replicate(self, theta0: Params) -> Tree:
         return {
@@ -174,7 +179,7 @@ class LocalEngine:
         rows = samples_at_once(self.federation.input_shape, self.device)
         with tensor_cores():
             if draw.cross_draw == "shared" and pairs.double().mean() > 0.5:
-                losses = dense_losses(self.model, self.loss, theta, drawn, rows)
+                losses = dense_losses(self._formulation, theta, drawn, rows)
             else:
                 losses = sparse_losses(self._formulation, theta, pairs, drawn, rows)
         return losses.cpu().double().where(pairs, torch.nan)

@@ -28,7 +28,7 @@ class GradientStepper:
         for slot in self._slots:
             buffers |= {f"{slot}/{name}": torch.zeros_like(t) for name, t in theta.items()}
         first = next(iter(theta.values()))
-        buffers["steps"] = torch.zeros(len(first), dtype=torch.float64, device=first.device)
+        buffers["/steps"] = torch.zeros(len(first), dtype=torch.float64, device=first.device)
         return buffers
 
     def load(self, buffers: Tree, theta: Tree) -> None:
@@ -48,14 +48,14 @@ class GradientStepper:
         return ("first", "second")
 
     def _is_state(self, name: str) -> bool:
-        return name == "steps" or name.split("/", 1)[0] in self._slots
+        return name == "/steps" or name.split("/", 1)[0] in self._slots
 
     def step(self, buffers: Tree, batch: Batch, active: Tensor) -> Tensor:
         theta = {name: t for name, t in buffers.items() if not self._is_state(name)}
         grads, losses = self.gradient(theta, batch)
         if self.sgd.clip_norm:
             grads = self._clipped(grads)
-        buffers["steps"] += active
+        buffers["/steps"] += active
         moves = active.to(next(iter(theta.values())).dtype)
         for name, value in theta.items():
             per_client = (-1, *[1] * (value.dim() - 1))
@@ -75,7 +75,7 @@ class GradientStepper:
             return g.add(velocity, alpha=sgd.momentum) if sgd.nesterov else velocity
         first = buffers[f"first/{name}"].mul_(BETAS[0]).add_(g, alpha=1 - BETAS[0])
         second = buffers[f"second/{name}"].mul_(BETAS[1]).addcmul_(g, g, value=1 - BETAS[1])
-        steps = buffers["steps"].clamp(min=1)
+        steps = buffers["/steps"].clamp(min=1)
         bias = [(1 - beta**steps).to(g.dtype).view(per_client) for beta in BETAS]
         move = (first / bias[0]) / ((second / bias[1]).sqrt() + EPS)
         if sgd.weight_decay and sgd.optimizer == "adamw":

@@ -25,8 +25,8 @@ class Samples:
     ) -> tuple[Tensor, Tensor]:
         """Inputs and targets of entries `position` (n, ...) of the clients' (n,) own lists.
 
-        `draws` (n, ..., d) are the random numbers of the augmentation; without them the inputs
-        are prepared as for evaluation.
+        Whole numbers (token ids) stay as they are. `draws` (n, ..., d) are the random numbers of
+        the augmentation; without them the inputs are prepared as for evaluation.
         """
         rows = clients.view(-1, *[1] * (position.dim() - 1))
         pool_rows = self.split.index[rows, position]
@@ -35,7 +35,8 @@ class Samples:
             x = self.transform.evaluate(x) if draws is None else self.transform.augment(x, draws)
         if y.is_floating_point():
             y = y.to(self.dtype)
-        return x.to(self.dtype), y
+        is_real = x.is_floating_point() or x.dtype in (torch.uint8, torch.bool)
+        return (x.to(self.dtype) if is_real else x), y
 
     def augmentation(self, key: int, streams: Tensor, shape: torch.Size) -> Tensor | None:
         """Random numbers for `shape` samples of each stream; None where nothing is random."""

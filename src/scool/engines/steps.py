@@ -32,6 +32,10 @@ class Phase(NamedTuple):
     active: Tensor  # (c, S): 1 where a client takes the step
     draws: Tensor | None  # (c, S, b, d) random numbers of the augmentation
 
+    def of(self, client: int) -> "Phase":
+        """The phase of one client alone."""
+        return Phase(*(None if part is None else part[client : client + 1] for part in self))  # type: ignore
+
 
 def batch_at(samples: Samples, phase: Phase, step: Tensor) -> Batch:
     """The batch of a step, whose number (1,) stays on the device: reading it would wait."""
@@ -116,22 +120,20 @@ def one_by_one(
     sgd: LocalSGD,
     streams: list[int],
 ) -> tuple[Tree, Tensor]:
-    """One client after another, for models that draw random numbers (dropout).
+    """One client after another, for models that draw random numbers or that vmap refuses.
 
     `streams` seeds the draws of each client, so that they belong to the client and the round.
     """
     device = phase.ids.device
     trained: list[Tree] = []
     means: list[Tensor] = []
-    model.module.train()
     for client, stream in enumerate(streams):
         one = {name: stacked[client] for name, stacked in theta.items()}
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(stream)
-            mine, mean = _one_client(model, loss, samples, one, _row(phase, client), sgd)
+            mine, mean = _one_client(model, loss, samples, one, phase.of(client), sgd)
         trained.append(mine)
         means.append(mean)
-    model.module.eval()
     stacked = {name: torch.stack([tree[name] for tree in trained]) for name in theta}
     return stacked, torch.stack(means)
 
@@ -150,11 +152,6 @@ def _optimiser(values: list[Tensor], sgd: LocalSGD) -> torch.optim.Optimizer:
     )
 
 
-def _row(phase: Phase, client: int) -> Phase:
-    """The phase of one client alone."""
-    return Phase(*(None if part is None else part[client : client + 1] for part in phase))  # type: ignore
-
-
 def _one_client(
     model: Functional, loss: Loss, samples: Samples, theta: Params, phase: Phase, sgd: LocalSGD
 ) -> tuple[Params, Tensor]:
@@ -163,9 +160,11 @@ def _one_client(
     optimiser = _optimiser(list(values.values()), sgd)
     total = torch.zeros((), dtype=torch.float64, device=phase.ids.device)
     taken = int(phase.active.sum())
-    for step in torch.arange(taken, device=phase.ids.device).split(1):
-        x, y, weight = (part[0] for part in batch_at(samples, phase, step))
-        value = (loss(model(values, x), y) * weight).sum() / weight.sum().clamp(min=1)
+    counts = phase.weight[0].sum(dim=1).int().tolist()  # padding comes last
+    numbers = torch.arange(taken, device=phase.ids.device).split(1)
+    for step, count in zip(numbers, counts, strict=False):
+        x, y, _ = (part[0, :count] for part in batch_at(samples, phase, step))
+        value = loss(model.alone(values, x), y).mean()
         optimiser.zero_grad()
         value.backward()
         if sgd.clip_norm:

@@ -9,8 +9,6 @@ Layouts: activations (C, B, H, W, CI), channels last; weights (C, KH, KW, CI, O)
 padding. Products in TF32, sums in float32.
 """
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -85,28 +83,30 @@ def _conv_input_gradient(
 @triton.jit
 def _conv_weight_gradient(
     x_ptr, g_ptr, dw_ptr, db_ptr, B, H, W, OH, OW, clients,
-    P: tl.constexpr, CI: tl.constexpr, NO: tl.constexpr, KK: tl.constexpr, RUN: tl.constexpr,
+    P: tl.constexpr, CI: tl.constexpr, NO: tl.constexpr, KH: tl.constexpr, RUN: tl.constexpr,
     SHARE: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
-    """dw[k, o] = sum_p x[row(p), k] g[p, o] over a share of the positions p, k = (ky, kx, ci).
+    """dw[ky, k, o] = sum_p x[row(p) + ky, k] g[p, o] over a share of the positions p.
 
-    The shares of a client are summed afterwards, always in the same order.
+    The shares of a client are summed afterwards, always in the same order. Reading the gradient
+    behind the pool instead (a quarter of the numbers, and which of four each went to) was slower:
+    the choice keeps the loads from being pipelined.
     """
     client = tl.program_id(1).to(tl.int64)
     share = tl.program_id(2)
-    k = tl.program_id(0) * BK + tl.arange(0, BK)
+    pieces: tl.constexpr = (RUN + BK - 1) // BK
+    ky, k = tl.program_id(0) // pieces, tl.program_id(0) % pieces * BK + tl.arange(0, BK)
     o = tl.arange(0, BO)
-    offset = k // RUN * W * CI + k % RUN  # of a filter entry from the corner of its window
     acc = tl.zeros((BK, BO), dtype=tl.float32)
     db = tl.zeros((BO,), dtype=tl.float32)
     for p0 in range(0, SHARE, BP):
         p = share * SHARE + p0 + tl.arange(0, BP)
         inside = (p < P) & (p < (share + 1) * SHARE)
         b, y, x = p // (OH * OW), p // OW % OH, p % OW
-        at = ((client * B + b) * H + y) * W * CI + x * CI
+        at = ((client * B + b) * H + y + ky) * W * CI + x * CI
         inputs = tl.load(
-            x_ptr + at[None, :] + offset[:, None],
-            mask=inside[None, :] & (k[:, None] < KK),
+            x_ptr + at[None, :] + k[:, None],
+            mask=inside[None, :] & (k[:, None] < RUN),
             other=0.0,
         )
         g = tl.load(
@@ -116,8 +116,8 @@ def _conv_weight_gradient(
         )
         acc = tl.dot(inputs, g, acc, input_precision="tf32")
         db += tl.sum(g, axis=0)
-    to = dw_ptr + ((share * clients + client) * KK + k[:, None]) * NO + o[None, :]
-    tl.store(to, acc, mask=(k[:, None] < KK) & (o[None, :] < NO))
+    to = dw_ptr + (((share * clients + client) * KH + ky) * RUN + k[:, None]) * NO + o[None, :]
+    tl.store(to, acc, mask=(k[:, None] < RUN) & (o[None, :] < NO))
     if tl.program_id(0) == 0:
         tl.store(db_ptr + (share * clients + client) * NO + o, db, mask=o < NO)
 
@@ -157,6 +157,12 @@ def _pool_backward(
     which = tl.load(which_ptr + i, mask=i < total, other=4).to(tl.int32)
     for j in tl.static_range(4):
         tl.store(to + (j // 2 * W + j % 2) * CH, tl.where(which == j, g, 0.0), mask=i < total)
+
+
+# Tiles of the weight gradient, measured on an H200 (benchmarks/2026-11-15-engine): filters whose
+# rows are short (the first layer: five pixels of three colours) and all others.
+NARROW = {"BP": 32, "BK": 16, "warps": 1, "shares": 4}
+WIDE = {"BP": 32, "BK": 64, "warps": 2, "shares": 1}
 
 
 def _power(size: int) -> int:
@@ -200,52 +206,44 @@ def conv_update(
     clients, batch, height, width, channels = x.shape
     _, kh, kw, _, outputs = weight.shape
     oh, ow = height - kh + 1, width - kw + 1
-    positions, entries = batch * oh * ow, kh * kw * channels
-    block = min(128, _power(entries)) if entries <= 128 else 64
-    tiles = triton.cdiv(entries, block)
-    shares = max(1, min(8, positions // 512, 16 // tiles))  # few tiles: more blocks by position
-    dw = torch.empty(shares, clients, entries, outputs, device=x.device, dtype=x.dtype)
-    db = torch.empty(shares, clients, outputs, device=x.device, dtype=x.dtype)
-    _conv_weight_gradient[(tiles, clients, shares)](
+    positions, run = batch * oh * ow, kw * channels
+    tile = NARROW if run <= 16 else WIDE
+    shares = max(1, min(tile["shares"], positions // 512))
+    dw = torch.empty(shares, *weight.shape, device=x.device, dtype=x.dtype)
+    db = torch.empty(shares, *bias.shape, device=x.device, dtype=x.dtype)
+    _conv_weight_gradient[(kh * triton.cdiv(run, tile["BK"]), clients, shares)](
         x, g, dw, db, batch, height, width, oh, ow, clients,
-        P=positions, CI=channels, NO=outputs, KK=entries, RUN=kw * channels,
-        SHARE=triton.cdiv(positions, shares), BP=32, BK=block, BO=_power(outputs),
-        num_warps=4 if block == 128 else 2, num_stages=2,
+        P=positions, CI=channels, NO=outputs, KH=kh, RUN=run,
+        SHARE=triton.cdiv(positions, shares), BP=tile["BP"], BK=tile["BK"], BO=_power(outputs),
+        num_warps=tile["warps"], num_stages=2,
     )  # fmt: skip
     if decay:
         weight.mul_(1 - lr * decay)
         bias.mul_(1 - lr * decay)
-    weight.sub_((dw[0] if shares == 1 else dw.sum(0)).view_as(weight), alpha=lr)
+    weight.sub_(dw[0] if shares == 1 else dw.sum(0), alpha=lr)
     bias.sub_(db[0] if shares == 1 else db.sum(0), alpha=lr)
 
 
-class PoolReLU(torch.autograd.Function):
-    """2x2 maximum with stride 2, then ReLU if asked for; images (C, B, H, W, channels)."""
+def pool_forward(x: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
+    """2x2 maximum with stride 2 of (C, B, H, W, channels), then ReLU; and which entry it was."""
+    clients, batch, height, width, channels = x.shape
+    oh, ow = height // 2, width // 2
+    out = torch.empty(clients, batch, oh, ow, channels, device=x.device, dtype=x.dtype)
+    which = torch.empty(out.shape, device=x.device, dtype=torch.uint8)
+    total, block = out.numel(), 1024
+    _pool_forward[(triton.cdiv(total, block),)](
+        x, out, which, total, width, ow, oh, height, CH=channels, RELU=relu, BLOCK=block
+    )
+    return out, which
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, relu: bool) -> Tensor:
-        clients, batch, height, width, channels = x.shape
-        oh, ow = height // 2, width // 2
-        out = torch.empty(clients, batch, oh, ow, channels, device=x.device, dtype=x.dtype)
-        which = torch.empty(out.shape, device=x.device, dtype=torch.uint8)
-        total, block = out.numel(), 1024
-        _pool_forward[(triton.cdiv(total, block),)](
-            x, out, which, total, width, ow, oh, height, CH=channels, RELU=relu, BLOCK=block
-        )
-        ctx.save_for_backward(which)
-        ctx.shape = x.shape
-        return out
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (which,) = ctx.saved_tensors
-        _, _, height, width, channels = ctx.shape
-        is_even = height % 2 == 0 and width % 2 == 0
-        make = torch.empty if is_even else torch.zeros
-        dx = make(ctx.shape, device=which.device, dtype=grads[0].dtype)
-        total, block = which.numel(), 1024
-        _pool_backward[(triton.cdiv(total, block),)](
-            grads[0].contiguous(), which, dx, total,
-            width, width // 2, height // 2, height, CH=channels, BLOCK=block,
-        )  # fmt: skip
-        return dx, None
+def pool_backward(g: Tensor, which: Tensor, height: int, width: int) -> Tensor:
+    """The gradient before the pool, (C, B, H, W, channels)."""
+    clients, batch, oh, ow, channels = which.shape
+    make = torch.empty if height % 2 == 0 and width % 2 == 0 else torch.zeros
+    dx = make(clients, batch, height, width, channels, device=g.device, dtype=g.dtype)
+    total, block = which.numel(), 1024
+    _pool_backward[(triton.cdiv(total, block),)](
+        g, which, dx, total, width, ow, oh, height, CH=channels, BLOCK=block
+    )
+    return dx

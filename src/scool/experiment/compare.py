@@ -35,6 +35,12 @@ class Comparison:
         for method in [*self.methods, *(self.options or {})]:
             if method not in METHODS:
                 unknown("method", method, METHODS)
+        for method in self.options or {}:
+            if method not in self.methods:
+                raise ConfigError(
+                    f"options of {method!r} are not possible: it is not compared. Add it to "
+                    f"--methods ({','.join(self.methods)}), or leave its options out"
+                )
         doubled = sorted({m for m in self.methods if self.methods.count(m) > 1})
         require(not doubled, "methods", ", ".join(doubled), "name each method once")
         self.runs(self.settings.seed)  # a wrong option is found before anything starts

@@ -9,7 +9,7 @@ from scool.algorithms import AnyAlgorithm
 from scool.contracts import Recorder
 from scool.data.catalogue import DataConfig, load
 from scool.data.federation import Federation
-from scool.errors import RunError, require
+from scool.errors import ConfigError, RunError, require
 from scool.experiment.options import as_dict, with_options
 from scool.experiment.recipes import recipe
 from scool.experiment.result import Result
@@ -120,4 +120,11 @@ def config_of(header: Mapping[str, Any], path: Path) -> RunConfig:
             f"{path} was made from Python with data of its own: continue it with "
             "`scool.fit(..., out=..., resume=True)`"
         )
-    return RunConfig.from_dict(header["config"])
+    try:
+        return RunConfig.from_dict(header["config"])
+    except (ConfigError, KeyError, TypeError, AttributeError) as error:
+        problem = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise RunError(
+            f"the configuration in {path / 'run.json'} cannot be used ({problem}): restore the "
+            "file, or start anew with `scool run`"
+        ) from error

@@ -1,15 +1,18 @@
 """What a run gives back."""
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from scool.data.federation import Federation
+from scool.errors import require
 from scool.models import unstack
 from scool.types import Tree
 
@@ -55,18 +58,21 @@ class Result:
 
     def model(self, client: int) -> nn.Module:
         """A client's own model, ready for prediction."""
-        import copy
-
+        last = self.federation.num_clients - 1
+        require(client in range(last + 1), "client", client, f"give a number from 0 to {last}")
         module = copy.deepcopy(self.module).cpu().eval()
-        module.load_state_dict(unstack(self.theta, client), strict=False)
+        module.load_state_dict(unstack(self.theta, int(client)), strict=False)
         return module
 
     @torch.no_grad()
-    def predict(self, client: int, x: Tensor) -> Tensor:
-        """Outputs of a client's model; images are prepared as for evaluation."""
+    def predict(self, client: int, x: Tensor | np.ndarray) -> Tensor:
+        """Outputs of a client's model for torch or numpy inputs; images are prepared as for
+        evaluation."""
+        model = self.model(client)
+        inputs = x.cpu() if isinstance(x, Tensor) else torch.tensor(np.asarray(x))
         transform = self.federation.transform
-        x = x if transform is None else transform.evaluate(x)
-        return self.model(client)(x.to(next(iter(self.theta.values())).dtype))
+        inputs = inputs if transform is None else transform.evaluate(inputs)
+        return model(inputs.to(next(iter(self.theta.values())).dtype))
 
     def summary(self) -> dict[str, Any]:
         """The line that `--json` prints."""

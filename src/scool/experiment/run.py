@@ -1,10 +1,12 @@
 """One run: rounds of one method on one federation, recorded, resumable."""
 
+import hashlib
+import json
 import platform
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,9 @@ from scool.contracts import Recorder
 from scool.data.federation import Federation
 from scool.engines.local import LocalEngine
 from scool.engines.memory import fitting_threads
-from scool.errors import RunError, require
+from scool.errors import QuarantineError, RunError, require
 from scool.evaluation.accuracy import evaluate
+from scool.experiment.options import as_dict
 from scool.experiment.result import Result
 from scool.experiment.rows import describe_round
 from scool.models import ModelConfig, initial_params, parameters_of
@@ -89,6 +92,7 @@ def fit(
     )
     method = method or type(algorithm).__name__
     header = _header(method, rounds, seed, engine, config)
+    header["identity"] = _identity(algorithm, federation, seed, theta0)
     folder, progress = _open(out, resume, header, engine, algorithm, theta0)
     for recorder in recorders:
         recorder.start(header, progress.done)
@@ -99,6 +103,7 @@ def fit(
                 is_last = t + 1 == rounds
                 began = time.perf_counter()
                 state, info = algorithm.step(engine, progress.state, t)
+                _check_anybody(engine)
                 is_evaluated = is_last or (t + 1) % eval_every == 0
                 scores = evaluate(engine, state.theta, federation) if is_evaluated else None
                 row = describe_round(t, info, scores, engine, federation)
@@ -179,6 +184,16 @@ def _reasons(folder: RunFolder, done: int, active: Tensor) -> dict[int, str]:
     return {client: row["quarantined"].get(str(client), "before") for client in out}
 
 
+def _check_anybody(engine: LocalEngine) -> None:
+    """Stop when there is nobody left to learn."""
+    if not bool(engine.active.any()):
+        why = ", ".join(sorted(set(engine.quarantined.values())))
+        raise QuarantineError(
+            f"all {engine.num_clients} clients are in quarantine (non-finite {why}): nobody is "
+            "left to learn. Lower lr, or clean the data"
+        )
+
+
 def _scores(row: Mapping[str, Any]) -> Tensor:
     values = [torch.nan if s is None else s for s in row["scores"]]
     return torch.tensor(values, dtype=torch.float64)
@@ -198,6 +213,7 @@ def _open(
         folder = None if out is None else RunFolder.create(Path(out), header)
         return folder, _Progress(state, engine.active, folder)
     folder = RunFolder.open(Path(out))
+    _check_same(folder, header)
     checkpoint = folder.last_checkpoint()
     done = checkpoint.rounds if checkpoint else 0
     if checkpoint:
@@ -205,11 +221,59 @@ def _open(
         engine.restore_quarantine(_reasons(folder, done, saved.pop("engine/active")))
         state = unflatten(state, saved)
     folder.rewind(done)
-    folder.update_header(status="running")
+    folder.update_header(status="running", rounds=header["rounds"])
     seconds = sum(row["seconds"] for row in folder.rows("timing.jsonl"))
     return folder, _Progress(
         state, engine.active, folder, done, done, folder.rows(), folder.graphs(), seconds
     )
+
+
+def _identity(algorithm: Any, federation: Federation, seed: int, theta0: Params) -> dict[str, Any]:
+    """What must be the same for a run to be continued: method, data, seed and first model."""
+    digest = hashlib.sha256()
+    tensors = [federation.classes, *theta0.values()]
+    for split in (federation.train, federation.test):
+        tensors += [
+            split.index,
+            split.mask,
+            split.y,
+            split.x.flatten()[:: 1 + split.x.numel() // 4096],
+        ]
+    for t in tensors:
+        digest.update(f"{t.dtype}{tuple(t.shape)}".encode())
+        digest.update(t.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return {
+        "algorithm": {"name": type(algorithm).__name__, **_options(algorithm)},
+        "federation": federation.name,
+        "clients": federation.num_clients,
+        "seed": seed,
+        "digest": digest.hexdigest()[:32],
+    }
+
+
+def _options(algorithm: Any) -> dict[str, Any]:
+    """The options of a method; one's own class need not be a dataclass."""
+    return as_dict(algorithm) if is_dataclass(algorithm) else {}
+
+
+def _check_same(folder: RunFolder, header: Mapping[str, Any]) -> None:
+    """Refuse to continue a run with another method, other data or another seed.
+
+    Raises:
+        RunError: names what differs.
+    """
+    before, now = folder.header, header["identity"]
+    for name, value in before.get("identity", {}).items():
+        if json.loads(json.dumps(now[name])) != value:
+            raise RunError(
+                f"{folder.path} was made with another {name.replace('digest', 'data or model')}: "
+                "continue it with what it was started with, or choose another out"
+            )
+    if before.get("rounds_done", 0) > header["rounds"]:
+        raise RunError(
+            f"rounds = {header['rounds']} is not possible: {folder.path} has done "
+            f"{before['rounds_done']} already. Give as many or more"
+        )
 
 
 def _header(

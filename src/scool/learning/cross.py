@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from scool.errors import require
+from scool.errors import check_fields, require
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class CrossDraw:
     """Send the samples through the training augmentation (where the data has one)."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(
             self.cross_samples >= 0,
             "cross_samples",

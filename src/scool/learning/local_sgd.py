@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from scool.errors import require
+from scool.errors import check_fields, require
 from scool.randomness import derive, uniform
 
 
@@ -40,6 +40,7 @@ class LocalSGD:
     lr_rounds: int = 100
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(self.lr > 0, "lr", self.lr, "give a positive learning rate")
         require(self.epochs >= 1, "epochs", self.epochs, "give at least 1")
         require(self.steps >= 0, "steps", self.steps, "give 0 (count in epochs) or more")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from scool.errors import unknown
+from scool.errors import require, unknown
 from scool.models.cnn2 import cnn2
 from scool.models.cnn4 import cnn4
 from scool.models.mlp import linear, mlp
@@ -41,6 +41,8 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if self.model not in NAMES:
             unknown("model", self.model, NAMES)
+        is_wide = all(width >= 1 for width in self.hidden)
+        require(is_wide, "hidden", self.hidden, "give widths of at least 1")
 
     def builder(self, input_shape: Sequence[int], outputs: int) -> Callable[[], nn.Module]:
         """A function that builds the module with fresh parameters."""

@@ -1,10 +1,17 @@
 """A module as a function of (parameters, inputs), and the checks that copies can be stacked."""
 
-from collections.abc import Callable
+import linecache
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from scool.errors import ModelError
 from scool.randomness import derive
@@ -26,8 +33,8 @@ def check_stackable(module: nn.Module) -> None:
                 "batches it saw, which are neither parameters that clients could exchange nor "
                 "functions of one sample. Use nn.GroupNorm or nn.LayerNorm instead"
             )
-    if not list(module.parameters()):
-        raise ModelError("the model has no parameters: there is nothing to learn")
+    if not any(p.requires_grad for p in module.parameters()):
+        raise ModelError("the model has no trainable parameters: there is nothing to learn")
 
 
 def initial_params(build: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, Params]:
@@ -43,23 +50,247 @@ def initial_params(build: Callable[[], nn.Module], seed: int) -> tuple[nn.Module
 
 
 def parameters_of(module: nn.Module) -> Params:
-    """A detached copy of a module's parameters by name."""
-    return {name: p.detach().clone() for name, p in module.named_parameters()}
+    """A detached copy of a module's trainable parameters by name.
+
+    Frozen ones (`requires_grad_(False)`) stay in the module: nobody trains or exchanges them.
+    """
+    return {n: p.detach().clone() for n, p in module.named_parameters() if p.requires_grad}
+
+
+class LoopWarning(UserWarning):
+    """A model is computed one client after another: correct, and slow."""
+
+
+@dataclass
+class _Findings:
+    """What was learned about a module in use. Kept with the module: all who wrap it know."""
+
+    loops: set[bool] = field(default_factory=set)  # modes (training or not) that vmap refuses
+    is_told: bool = False
+    plain_attention: bool = False  # attention as plain products, which vmap takes
 
 
 class Functional:
-    """`f(x; theta)`: the module as a function of its parameters."""
+    """`f(x; theta)`: the module as a function of its parameters.
+
+    Under `vmap` it works for every module: one that `vmap` refuses becomes a loop over the
+    clients, and a warning says so once.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         check_stackable(module)
         self.module = module
-        self.has_dropout = any(
-            isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0
-            for layer in module.modules()
-        )
+        self.has_dropout = any(_draws(layer) for layer in module.modules())
+        self._found: _Findings = module.__dict__.setdefault("_scool_findings", _Findings())
+        if any(isinstance(layer, nn.MultiheadAttention) for layer in module.modules()):
+            self._found.plain_attention = True
+
+    @property
+    def loops(self) -> bool:
+        """Whether `vmap` is known to refuse the module in its present mode."""
+        return self.module.training in self._found.loops
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
+        if self.loops:
+            return self._looped(params, x)
+        try:
+            return self._vectorised(params, x)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            return self._second_try(params, x, error)
+
+    def alone(self, params: Params, x: Tensor) -> Tensor:
+        """One client, outside of `vmap`: the module as torch runs it."""
         return functional_call(self.module, params, (x,))
+
+    def fall_back(self, error: Exception, modes: Iterable[bool] = (False, True)) -> None:
+        """From now on one client after another, in training or not or both; says why, once."""
+        self._found.loops.update(modes)
+        if not self._found.is_told:
+            self._found.is_told = True
+            warnings.warn(_why(self.module, error), LoopWarning, stacklevel=2)
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """The module as it is in training; outside it evaluates."""
+        self.module.train()
+        try:
+            yield
+        finally:
+            self.module.eval()
+
+    def _vectorised(self, params: Params, x: Tensor) -> Tensor:
+        if not self._found.plain_attention:
+            return self.alone(params, x)
+        is_fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)  # fused kernels know nothing of vmap
+        try:
+            with sdpa_kernel(SDPBackend.MATH):
+                return self.alone(params, x)
+        finally:
+            torch.backends.mha.set_fastpath_enabled(is_fast)
+
+    def _second_try(self, params: Params, x: Tensor, error: Exception) -> Tensor:
+        """The module with attention as plain products where it has any, else the loop."""
+        if not self._found.plain_attention and "_scaled_dot_product" in str(error):
+            self._found.plain_attention = True
+            return self(params, x)
+        outputs = self._looped(params, x)  # raises where the module itself is at fault
+        self.fall_back(error, (self.module.training,))
+        return outputs
+
+    def _looped(self, params: Params, x: Tensor) -> Tensor:
+        names = tuple(params)
+
+        def call(x: Tensor, *values: Tensor) -> Tensor:
+            return self.alone(dict(zip(names, values, strict=True)), x)
+
+        return _Looped.apply(call, x, *params.values())  # type: ignore
+
+
+class _Looped(torch.autograd.Function):
+    """A module as one operation, which `vmap` applies to one client after another."""
+
+    @staticmethod
+    def forward(call: Callable[..., Tensor], x: Tensor, *values: Tensor) -> Tensor:
+        return call(x, *values)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.call, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, *_LoopedGradient.apply(ctx.call, grads[0], *ctx.saved_tensors)  # type: ignore
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Tensor, int]:
+        rows = _each_client(_Looped, info.batch_size, in_dims, inputs)
+        return torch.stack(rows), 0
+
+
+class _LoopedGradient(torch.autograd.Function):
+    """The gradient of `_Looped` in the parameters; computes the outputs once more."""
+
+    @staticmethod
+    def forward(
+        call: Callable[..., Tensor], g: Tensor, x: Tensor, *values: Tensor
+    ) -> tuple[Tensor, ...]:
+        leaves = [value.detach().requires_grad_() for value in values]
+        with torch.enable_grad():
+            outputs = call(x, *leaves)
+        grads = torch.autograd.grad(outputs, leaves, g, allow_unused=True, materialize_grads=True)
+        return tuple(grad.to_dense() for grad in grads)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass  # nobody asks for second derivatives
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        rows = _each_client(_LoopedGradient, info.batch_size, in_dims, inputs)
+        stacked = tuple(torch.stack(parts) for parts in zip(*rows, strict=True))
+        return stacked, (0,) * len(stacked)
+
+
+def _each_client(operation: Any, clients: int, in_dims: Any, inputs: tuple[Any, ...]) -> list[Any]:
+    """The operation on each client's slice. What the module draws is the same for all."""
+    rows: list[Any] = []
+    device = inputs[1].device
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        for client in range(clients):
+            torch.manual_seed(0)
+            mine = (
+                value if dim is None else value.select(dim, client)
+                for value, dim in zip(inputs, in_dims, strict=True)
+            )
+            rows.append(operation.apply(*mine))
+    return rows
+
+
+def _draws(layer: nn.Module) -> bool:
+    """Whether a layer draws random numbers in training."""
+    if isinstance(layer, (nn.MultiheadAttention, nn.RNNBase)):
+        return layer.dropout > 0
+    if isinstance(layer, nn.modules.dropout._DropoutNd):
+        return layer.p > 0
+    return isinstance(layer, nn.RReLU)
+
+
+_REMEDIES = {
+    "data-dependent": "choose by torch.where instead of a branch on values",
+    ".item()": "compute with the tensor instead of .item()",
+    "random operation": "take the random numbers out of forward",
+    "dynamic shape": "choose by torch.where instead of a mask or an index of unknown length",
+    "broadcast shape": "add out of place (y = y + x), or start from a tensor made of x",
+    "doesn't have storage": "stay with torch operations: no numpy and no tolist",
+    "vmap fallback": "replace the operation by others that torch.func.vmap knows",
+    "Batching rule": "replace the operation by others that torch.func.vmap knows",
+}
+"""What to do about an error of `vmap`, by words of its message."""
+
+
+def _why(module: nn.Module, error: Exception) -> str:
+    """Names the layer, the line and the operation that `vmap` refused, and the remedy."""
+    names = {id(layer): name for name, layer in module.named_modules()}
+    where, line = "the gradient of the model", ""
+    for frame, number in traceback.walk_tb(error.__traceback__):  # the innermost layer of all
+        layer = frame.f_locals.get("self")
+        if id(layer) in names:
+            kind, line = type(layer).__name__, ""
+            where = f"layer {names[id(layer)]!r} ({kind})" if layer is not module else f"{kind}"
+        if id(layer) in names or line:
+            own = linecache.getline(frame.f_code.co_filename, number).strip()
+            line = line if frame.f_globals.get("__name__", "").startswith("torch") else own
+    where = f"{where}, in `{line}`," if line else where
+    text = str(error)
+    reason = text.splitlines()[0].split(". ")[0] if text else type(error).__name__
+    known = (remedy for words, remedy in _REMEDIES.items() if words in text)
+    remedy = next(known, "see the limitations of torch.func.vmap")
+    return (
+        f"{where} cannot be computed for all clients at once ({reason}). The clients go through "
+        f"the model one after another: the same result, in more time. To train them side by "
+        f"side, {remedy}"
+    )
+
+
+def check_outputs(model: Functional, params: Params, x: Tensor, columns: range) -> None:
+    """Try one client's model on a few inputs (b, ...).
+
+    Args:
+        columns: how many outputs a sample may have.
+
+    Raises:
+        ModelError: the model does not take such inputs, gives outputs of another shape than
+            (b, outputs), or changes parameters or buffers by itself.
+    """
+    buffers = dict(model.module.named_buffers())
+    before = {name: t._version for name, t in (buffers | params).items()}
+    given = f"{len(x)} inputs of shape {tuple(x.shape[1:])} and type {x.dtype}"
+    try:
+        with torch.no_grad():
+            outputs = model.alone(params, x)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        raise ModelError(f"the model fails on {given}: {error}") from error
+    found = tuple(outputs.shape) if isinstance(outputs, Tensor) else ()
+    if len(found) != 2 or found[0] != len(x) or found[1] not in columns:
+        wanted = f"{columns.start}{'' if len(columns) == 1 else ' or more'}"
+        raise ModelError(
+            f"the model gives outputs of shape {found or type(outputs).__name__} for {given}; "
+            f"expected is ({len(x)}, {wanted}): one row a sample, one column a class or target"
+        )
+    after = dict(model.module.named_buffers())
+    changed = [name for name, t in after.items() if t is not buffers.get(name)]
+    changed += [name for name, t in (buffers | params).items() if t._version != before[name]]
+    if changed:
+        raise ModelError(
+            f"forward changes {changed[0]!r} of the model: clients would share what is kept "
+            "there, or lose it. Let forward compute outputs from parameters and samples alone"
+        )
 
 
 def unstack(tree: Tree, client: int) -> Params:

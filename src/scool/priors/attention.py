@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from scool.contracts import Evidence, SelfMode
-from scool.errors import require
+from scool.errors import check_fields, require
 from scool.priors import adam
 from scool.priors.attention_released import per_client_gradient, released_scores, target_rows
 from scool.priors.attention_updates import (
@@ -79,6 +79,7 @@ class Attention(GraphPrior[AttentionState]):
     """`released` repeats the authors' program."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(self.temperature > 0, "temperature", self.temperature, "give a positive number")
         require(self.encoder_hidden >= 1, "encoder_hidden", self.encoder_hidden, "give 1 or more")
         require(self.encoder_out >= 1, "encoder_out", self.encoder_out, "give 1 or more")

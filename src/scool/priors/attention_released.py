@@ -20,7 +20,8 @@ def released_scores(scores: Scores, temperature: float) -> Scores:
     leaves L_ij / (T sum_m L_im). Dense rows are right."""
     total = scores.ratio.sum(1, keepdim=True)
     share = scores.ratio / torch.where(total == 0, 1.0, total) / temperature
-    sparse = ~scores.columns.all(1, keepdim=True)
+    measured = scores.columns.any(0)  # a column that nobody sees is a client in quarantine
+    sparse = (measured & ~scores.columns).any(1, keepdim=True)
     return scores._replace(ratio=torch.where(sparse, share, scores.ratio))
 
 

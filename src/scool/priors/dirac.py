@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from scool.contracts import Evidence, Mixes, SelfMode
-from scool.errors import require, unknown
-from scool.graph.topology import TOPOLOGIES, mixing_matrix
+from scool.errors import check_fields, require, unknown
+from scool.graph.topology import TOPOLOGIES, check_mixing_matrix, mixing_matrix
 from scool.priors.base import GraphPrior
 from scool.types import Params
 
@@ -46,6 +46,7 @@ class Dirac(GraphPrior[DiracState]):
     """(K, K) one's own graph instead of a named one; from Python only."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(self.self_mode == "gated", "self_mode", self.self_mode, "a fixed graph has w_ii")
         require(self.degree >= 1, "degree", self.degree, "give at least one neighbour")
         if self.topology not in TOPOLOGIES:
@@ -53,7 +54,7 @@ class Dirac(GraphPrior[DiracState]):
         remedy = "give a number in [0, 1]; above 1 the iteration may diverge"
         require(0 <= self.coupling <= 1, "coupling", self.coupling, remedy)
         if self.matrix is not None:
-            _check_mixing(self.matrix)
+            check_mixing_matrix(self.matrix, connected=False)
 
     def init(self, num_clients: int, theta0: Params, seed: int) -> DiracState:
         """The graph, with the coupling worked in."""
@@ -80,13 +81,3 @@ class Dirac(GraphPrior[DiracState]):
             f"give one row and one column for each of the {num_clients} clients",
         )
         return self.matrix.double().cpu()
-
-
-def _check_mixing(w: Tensor) -> None:
-    shape = tuple(w.shape)
-    require(w.ndim == 2 and shape[0] == shape[1], "matrix", shape, "give a square matrix")
-    w = w.double()
-    ones = torch.ones(len(w), dtype=torch.float64, device=w.device)
-    require(torch.allclose(w, w.T, atol=1e-6), "matrix", shape, "make it symmetric")
-    require(torch.allclose(w.sum(1), ones, atol=1e-6), "matrix", shape, "let rows sum to one")
-    require(bool((w >= 0).all()), "matrix", shape, "give weights of 0 or more")

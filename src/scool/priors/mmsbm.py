@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from scool.contracts import Evidence, SelfMode
-from scool.errors import require
+from scool.errors import check_fields, require
 from scool.priors.base import GraphPrior
 from scool.priors.dirichlet import expected_log_pi, update_alpha
 from scool.priors.mmsbm_updates import (
@@ -80,6 +80,7 @@ class MMSBM(GraphPrior[MMSBMState]):
     """Go on from the memberships of the round before."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         remedy = "MMSBM has no block for i = i; take 'always' or 'exclude', or the SBM prior"
         require(self.self_mode != "gated", "self_mode", self.self_mode, remedy)
         require(self.num_blocks >= 1, "num_blocks", self.num_blocks, "give at least one block")

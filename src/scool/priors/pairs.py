@@ -38,6 +38,8 @@ def read_pairs(
     gated = self_mode == "gated"
     mask = seen if gated else seen & ~diagonal
     l0 = torch.as_tensor(null, dtype=torch.float64).cpu()
+    fits = l0.ndim == 0 or len(l0) in (1, len(seen))
+    require(fits, "null_loglik", null, f"give one number, or one for each of {len(seen)} clients")
     ratio = torch.where(mask, (log_lik - l0) / scale, 0.0)
     own = torch.zeros((), dtype=torch.float64) if gated else log_lik.diagonal().sum() / scale
     return Pairs(mask, ratio, own)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from scool.contracts import Evidence, SelfMode
-from scool.errors import require
+from scool.errors import check_fields, require
 from scool.priors.base import GraphPrior
 from scool.priors.dirichlet import expected_log_pi, update_alpha
 from scool.priors.pairs import Null, Pairs, check_null, read_pairs, resolve_null
@@ -88,6 +88,7 @@ class SBM(GraphPrior[SBMState]):
     """`released` repeats the authors' program, whose block prior is numerically switched off."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(self.num_blocks >= 1, "num_blocks", self.num_blocks, "give at least one block")
         require(self.temperature > 0, "temperature", self.temperature, "give a positive number")
         require(self.alpha > 0, "alpha", self.alpha, "give a positive number")

@@ -46,10 +46,9 @@ class RunFolder:
     def create(cls, path: Path, header: Mapping[str, Any]) -> "RunFolder":
         """A new folder; an existing run is never overwritten."""
         if is_taken(path):
-            raise RunError(
-                f"out = {str(path)!r} exists already: continue it with `scool resume {path}`, "
-                "or choose another --out"
-            )
+            is_run = any((path / name).is_file() for name in ("run.json", "compare.json"))
+            go_on = f"continue it with `scool resume {path}`, or " if is_run else ""
+            raise RunError(f"out = {str(path)!r} exists already: {go_on}choose another --out")
         make_folder(path)
         folder = cls(path)
         write_json(path / "run.json", header)
@@ -70,9 +69,12 @@ class RunFolder:
     def header(self) -> dict[str, Any]:
         """What `run.json` says."""
         try:
-            return json.loads((self.path / "run.json").read_text())
+            header = json.loads((self.path / "run.json").read_text())
         except (OSError, ValueError) as error:
             raise RunError(f"{self.path / 'run.json'} cannot be read: {error}") from error
+        if not isinstance(header, dict):
+            raise RunError(f"{self.path / 'run.json'} is damaged: it holds no JSON object")
+        return header
 
     def update_header(self, **changes: Any) -> None:
         write_json(self.path / "run.json", self.header | changes)

@@ -1,0 +1,15 @@
+"""One thread: on tensors this small a second one costs more than it saves, on a busy machine
+many times more."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -1,0 +1,213 @@
+"""The update fused into the backward pass takes the steps of plain SGD."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from scool.engines.fused import FusedStack, FusedStepper
+from scool.engines.optimisers import GradientStepper
+from scool.engines.steps import Batch, vmap_gradient
+from scool.learning.local_sgd import LocalSGD
+from scool.learning.losses import cross_entropy, squared_error
+from scool.models import Functional, cnn2, cnn4, linear, mlp, parameters_of
+from scool.types import Tree
+from toys import assert_trees_close, assert_trees_equal
+
+CLIENTS, BATCH, STEPS = 3, 4, 5
+
+
+def stacked_models(build: Callable[[], nn.Module], dtype: torch.dtype) -> tuple[nn.Module, Tree]:
+    """Different parameters for each client."""
+    modules = []
+    for seed in range(CLIENTS):
+        torch.manual_seed(seed)
+        modules.append(build().to(dtype))
+    params = [parameters_of(module) for module in modules]
+    return modules[0], {name: torch.stack([p[name] for p in params]) for name in params[0]}
+
+
+def batches(shape: tuple[int, ...], dtype: torch.dtype, steps: int = STEPS) -> list[Batch]:
+    """Batches of different lengths, padded."""
+    rng = torch.Generator().manual_seed(9)
+    weight = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]], dtype=dtype)
+    return [
+        Batch(
+            torch.randn(CLIENTS, BATCH, *shape, generator=rng).to(dtype),
+            torch.randint(3, (CLIENTS, BATCH), generator=rng),
+            weight.roll(step, 0),
+        )
+        for step in range(steps)
+    ]
+
+
+def compare(
+    build: Callable[[], nn.Module],
+    shape: tuple[int, ...],
+    dtype: torch.dtype = torch.float64,
+    decay: float = 0.0,
+    atol: float = 1e-9,
+    steps: int = STEPS,
+) -> None:
+    """Both steppers from the same models on the same batches: models, losses and outputs."""
+    module, theta = stacked_models(build, dtype)
+    before = {name: t.clone() for name, t in theta.items()}
+    stack = FusedStack.of(module)
+    assert stack is not None
+    sgd = LocalSGD(lr=0.05, weight_decay=decay)
+    model = Functional(module)
+    fused = FusedStepper(stack, cross_entropy, sgd)
+    plain = GradientStepper(vmap_gradient(model, cross_entropy), sgd)
+    found, expected = fused.begin(theta), plain.begin(theta)
+    for again in range(2):  # the second time in the same buffers
+        if again:
+            fused.load(found, theta)
+            plain.load(expected, theta)
+        for batch in batches(shape, dtype, steps):
+            active = torch.ones(CLIENTS, dtype=torch.float64)
+            losses = [s.step(b, batch, active) for s, b in ((fused, found), (plain, expected))]
+            torch.testing.assert_close(*losses, rtol=atol, atol=atol)
+        assert_trees_close(fused.end(found), plain.end(expected), atol=atol)
+    assert_trees_equal(theta, before)  # the caller's models are not touched
+    assert all(t.is_contiguous() for t in fused.end(found).values())
+    x = batches(shape, dtype)[0].x
+    torch.testing.assert_close(stack.outputs(theta, x), vmap(model)(theta, x), rtol=0, atol=atol)
+    trained = fused.end(found)
+    moved = max(float((trained[name] - theta[name]).abs().max()) for name in theta)
+    assert moved > 100 * atol  # there was something to compare
+
+
+DENSE = {
+    "linear": (lambda: linear((4,), 3), (4,)),
+    "mlp": (lambda: mlp((2, 3), 3, (7, 5)), (2, 3)),
+    "two-layers-without-relu": (lambda: nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3)), (4,)),
+    "relu-on-the-outputs": (lambda: nn.Sequential(nn.Linear(4, 3), nn.ReLU()), (4,)),
+}
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("name", DENSE)
+def test_dense_stacks_equal_sgd(name: str, decay: float) -> None:
+    compare(*DENSE[name], decay=decay)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_dense_stacks_on_images(decay: float) -> None:
+    """`mlp` on CIFAR: pixels keep the order of the module."""
+    compare(lambda: mlp((3, 4, 5), 3, (7,)), (3, 4, 5), decay=decay)
+
+
+def test_a_client_without_samples_stays() -> None:
+    module, theta = stacked_models(lambda: mlp((4,), 3, (5,)), torch.float64)
+    stack = FusedStack.of(module)
+    assert stack is not None
+    stepper = FusedStepper(stack, cross_entropy, LocalSGD(lr=0.1))
+    buffers = stepper.begin(theta)
+    batch = batches((4,), torch.float64)[0]
+    batch = batch._replace(weight=batch.weight * torch.tensor([[1.0], [0.0], [1.0]]).double())
+    losses = stepper.step(buffers, batch, torch.tensor([1.0, 0.0, 1.0]))
+    assert losses[1] == 0
+    for name, t in stepper.end(buffers).items():
+        assert torch.equal(t[1], theta[name][1]) and not torch.equal(t[0], theta[name][0])
+
+
+def test_regression_loss() -> None:
+    module, theta = stacked_models(lambda: mlp((4,), 2, (5,)), torch.float64)
+    stack = FusedStack.of(module)
+    assert stack is not None
+    sgd = LocalSGD(lr=0.05, weight_decay=0.03)
+    fused = FusedStepper(stack, squared_error, sgd)
+    plain = GradientStepper(vmap_gradient(Functional(module), squared_error), sgd)
+    found, expected = fused.begin(theta), plain.begin(theta)
+    for batch in batches((4,), torch.float64):
+        goal = batch._replace(y=torch.randn(CLIENTS, BATCH, 2, dtype=torch.float64))
+        for stepper, buffers in ((fused, found), (plain, expected)):
+            stepper.step(buffers, goal, torch.ones(CLIENTS))
+    assert_trees_close(fused.end(found), plain.end(expected), atol=1e-9)
+
+
+def test_which_modules_have_a_fused_form() -> None:
+    assert FusedStack.of(cnn2((3, 16, 16), 4)) is not None
+    assert FusedStack.of(cnn2((3, 16, 16), 4, relu_logits=True)) is not None
+    for module in (
+        cnn4((3, 60, 60), 3),  # GroupNorm
+        nn.Linear(4, 3),
+        nn.Sequential(nn.Linear(4, 3, bias=False)),
+        nn.Sequential(nn.Linear(4, 3), nn.Tanh()),
+        nn.Sequential(nn.Conv2d(1, 2, 3, stride=2), nn.Flatten(), nn.Linear(8, 3)),
+        nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Flatten(), nn.Linear(8, 3)),
+        nn.Sequential(nn.Conv2d(2, 2, 3, groups=2), nn.Flatten(), nn.Linear(8, 3)),
+        nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(3), nn.Flatten()),
+    ):
+        assert FusedStack.of(module) is None, module
+
+
+# ---------------------------------------------------------------------- Triton
+
+
+def conv_pool() -> nn.Module:
+    """Odd sides: the pool drops a row; ReLU and maximum in either order; one without a pool."""
+    return nn.Sequential(
+        nn.Conv2d(2, 3, 3),  # 2 x 11 x 9 -> 3 x 9 x 7
+        nn.ReLU(),
+        nn.MaxPool2d(2),  # 4 x 3
+        nn.Conv2d(3, 5, (2, 1)),  # 3 x 3
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(45, 3),
+    )
+
+
+def pool_relu() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 17, 3),  # 3 x 8 x 8 -> 17 x 6 x 6, more outputs than a block of 16
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(17, 4, 2),  # 2 x 2; rows of 34 numbers
+        nn.Flatten(),
+        nn.Linear(16, 3),
+        nn.ReLU(),
+    )
+
+
+TRITON = {"conv-pool": (conv_pool, (2, 11, 9)), "pool-relu": (pool_relu, (3, 8, 8))}
+
+
+def compare_kernels() -> None:
+    """What the subprocess does. float32 throughout: to 1e-5 after two steps."""
+    for decay in (0.0, 0.1):
+        for build, shape in TRITON.values():
+            compare(build, shape, torch.float32, decay, atol=1e-5, steps=2)
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton")
+def test_convolutions_in_triton() -> None:
+    """The kernels in Triton's interpreter, which must be chosen before Triton is imported."""
+    here = Path(__file__).resolve()
+    script = (
+        "import sys; sys.path[:0] = sys.argv[1:]\n"
+        "from engines.test_fused import compare_kernels\n"
+        "compare_kernels()\n"
+    )
+    paths = [str(here.parents[1]), *(path for path in sys.path if path)]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *paths],
+        env=os.environ | {"TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_tensors_of_the_batches_are_padded() -> None:
+    """The comparisons include padding, for every client in turn."""
+    weights: list[Tensor] = [batch.weight for batch in batches((4,), torch.float64)]
+    assert bool((torch.stack(weights).sum(dim=(0, 2)) < STEPS * BATCH).all())
