@@ -27,6 +27,7 @@ from scool.engines.steps import (
     stepwise,
     vmap_gradient,
 )
+from scool.engines.workers import by_workers, suits_workers
 from scool.learning.local_sgd import LocalSGD
 from scool.learning.losses import Loss
 from scool.models import Functional, unstack
@@ -42,6 +43,7 @@ class Formulation:
     | --- | --- | --- |
     | anywhere | draws random numbers (dropout), or `vmap` refuses it | one client after another |
     | CPU | any | `vmap` of the gradient |
+    | CPU | large convolutional network | a client at a time in each of several threads |
     | CPU | sequence of linear layers, plain SGD | update fused into the backward pass |
     | CUDA | any | `vmap`, captured as a graph |
     | CUDA | sequence of known layers | stacked layers, captured |
@@ -61,6 +63,7 @@ class Formulation:
         self._fused = fused if fused is not None and self._may_fuse(module, fused) else None
         stacked = stacked if self.is_cuda else None
         self._is_stacked = stacked is not None
+        self._has_workers = not self.is_cuda and suits_workers(module)
         self._gradient = (
             vmap_gradient(self.model, loss) if stacked is None else stacked_gradient(stacked, loss)
         )
@@ -136,6 +139,8 @@ class Formulation:
         self._try_training(samples, theta, phase)
         if self.model.has_dropout or self.model.loops:
             return one_by_one(self.model, self.loss, samples, theta, phase, sgd, streams)
+        if self._has_workers:
+            return by_workers(self.model.module, self.loss, samples, theta, phase, sgd)
         if not self.is_cuda:
             return stepwise(self._stepper(sgd, phase), samples, theta, phase)
         with tensor_cores():

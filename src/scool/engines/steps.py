@@ -131,7 +131,7 @@ def one_by_one(
         one = {name: stacked[client] for name, stacked in theta.items()}
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(stream)
-            mine, mean = _one_client(model, loss, samples, one, phase.of(client), sgd)
+            mine, mean = one_client(model, loss, samples, one, phase.of(client), sgd)
         trained.append(mine)
         means.append(mean)
     stacked = {name: torch.stack([tree[name] for tree in trained]) for name in theta}
@@ -152,11 +152,17 @@ def _optimiser(values: list[Tensor], sgd: LocalSGD) -> torch.optim.Optimizer:
     )
 
 
-def _one_client(
+def one_client(
     model: Functional, loss: Loss, samples: Samples, theta: Params, phase: Phase, sgd: LocalSGD
 ) -> tuple[Params, Tensor]:
-    """torch's own optimiser on one client's batches."""
+    """torch's own optimiser on one client's batches, which follow the layout of the weights."""
     values = {name: v.clone().requires_grad_() for name, v in theta.items()}
+    is_channels_last = any(
+        v.dim() == 4
+        and v.is_contiguous(memory_format=torch.channels_last)
+        and not v.is_contiguous()
+        for v in values.values()
+    )
     optimiser = _optimiser(list(values.values()), sgd)
     total = torch.zeros((), dtype=torch.float64, device=phase.ids.device)
     taken = int(phase.active.sum())
@@ -164,6 +170,8 @@ def _one_client(
     numbers = torch.arange(taken, device=phase.ids.device).split(1)
     for step, count in zip(numbers, counts, strict=False):
         x, y, _ = (part[0, :count] for part in batch_at(samples, phase, step))
+        if is_channels_last and x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
         value = loss(model.alone(values, x), y).mean()
         optimiser.zero_grad()
         value.backward()

@@ -111,7 +111,7 @@ def _loop(engine: LocalEngine, theta: Tree, sgd: LocalSGD) -> Callable[[], objec
     """The same steps with torch.optim, one client after another."""
     source = engine.samples("train")
     plan = plan_batches(sgd, source.split.mask, engine.owned, 0, engine.seed)
-    phase = Phase(engine.owned, plan.position, plan.weight.float(), plan.active, None)
+    phase = Phase(engine.owned, plan.position, plan.weight.to(engine.dtype), plan.active, None)
     model = Functional(engine.model.module)
     streams = [0] * engine.num_clients
     return lambda: one_by_one(model, engine.loss, source, theta, phase, sgd, streams)
