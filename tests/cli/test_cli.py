@@ -419,3 +419,15 @@ def test_data_list_check_fetch(capsys: pytest.CaptureFixture[str]) -> None:
     assert dispatch(["data", "fetch", "digits"]) == 0
     with pytest.raises(ScoolError, match="elsewhere"):
         dispatch(["data", "check", "cifar10", "--data-dir", "elsewhere"])
+
+
+@pytest.mark.parametrize("table", ["[data]", "[settings.data]"])
+def test_data_in_a_table_of_the_file_decides_the_recipe(table: str, tmp_path: Path) -> None:
+    """cifar10 in a table gets the paper's defaults, as it does at the top."""
+    from scool.cli.run import configure
+
+    path = tmp_path / "run.toml"
+    path.write_text(f'{table}\ndataset = "cifar10"\npartition = "sbm"\n')
+    command, _ = configure(["scool-sbm", "--config", str(path)])
+    assert command.settings.rounds == 100 and command.settings.model.model == "cnn2"
+    assert command.algorithm.sgd.lr == 0.01 and command.algorithm.fraction == 0.2  # type: ignore

@@ -195,3 +195,22 @@ def test_recorders_watch() -> None:
 
     fit(classification(), "mlp", LocalOnly(sgd=SGD), rounds=2, device="cpu", recorders=[Watcher()])
     assert seen == [("start", "LocalOnly", 0), 0, 1, "end"]
+
+
+def test_a_run_is_continued_only_with_what_it_was_started_with(tmp_path: Path) -> None:
+    federation, out = classification(), tmp_path / "run"
+    fit(federation, "mlp", METHOD, rounds=2, device="cpu", out=out, seed=4)
+    again = {"device": "cpu", "out": out, "resume": True}
+    with pytest.raises(RunError, match="another seed"):
+        fit(federation, "mlp", METHOD, rounds=2, seed=5, **again)
+    with pytest.raises(RunError, match="another algorithm"):
+        fit(federation, "mlp", LocalOnly(sgd=SGD), rounds=2, seed=4, **again)
+    with pytest.raises(RunError, match="another data or model"):
+        fit(federation, "linear", METHOD, rounds=2, seed=4, **again)
+    with pytest.raises(RunError, match="rounds = 1 is not possible"):
+        fit(federation, "mlp", METHOD, rounds=1, seed=4, **again)
+    longer = fit(federation, "mlp", METHOD, rounds=3, seed=4, **again)
+    assert longer.rounds == len(longer.history) == 3
+    header = json.loads((out / "run.json").read_text())
+    assert header["rounds"] == header["rounds_done"] == 3
+    assert header["identity"]["algorithm"]["name"] == type(METHOD).__name__

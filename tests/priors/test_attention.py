@@ -305,3 +305,13 @@ def test_impossible_options_are_refused(options):
 def test_missing_updates_are_named():
     with pytest.raises(ScoolError, match="updates"):
         Attention().e_step(Attention().init(3, THETA0, 0), noise(3))
+
+
+def test_released_rows_stay_dense_when_a_client_is_in_quarantine():
+    """The sign error is one of sparse graphs; a column that nobody sees makes no graph sparse."""
+    prior = Attention(temperature=2.0, compat="released")
+    evidence = moved(noise(6))
+    seen = evidence.seen.clone()
+    seen[:, 2] = seen[2] = False
+    scores = prior._scores(evidence._replace(seen=seen))
+    torch.testing.assert_close(released_scores(scores, 2.0).ratio, scores.ratio)
