@@ -1,4 +1,4 @@
-"""Every promise on one page: what a prior, an engine, a method and a recorder are. No code.
+"""Every promise on one page: what a prior, an engine, a method and a recorder are.
 
 Rows of a K x K matrix are receivers, columns are sources: `w[i, j]` says how much client i learns
 FROM client j, everywhere. K is the number of clients, n the number held by this process.

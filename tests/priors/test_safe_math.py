@@ -10,14 +10,13 @@ from torch import Tensor
 from reference.worlds import noise
 from scool.contracts import Prior, SelfMode
 from scool.priors import MMSBM, SBM, Attention, Dirac, GraphPrior
-from scool.priors.safe_math import bernoulli_entropy, log_B, log_sigmoid, masked_log_softmax
+from scool.priors.safe_math import bernoulli_entropy, log_B, masked_log_softmax
 
 
 def test_logs_are_finite_at_the_edge():
     edge = torch.tensor([[0.0, 1e-6], [1 - 1e-6, 1.0]], dtype=torch.float64)
     tables = log_B(edge)
     assert all(bool(x.isfinite().all()) for x in (tables.on, tables.off, tables.logit))
-    assert bool(log_sigmoid(torch.tensor([-1e4, 1e4])).isfinite().all())
     h = bernoulli_entropy(torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64))
     torch.testing.assert_close(h, torch.tensor([0.0, math.log(2), 0.0], dtype=torch.float64))
 

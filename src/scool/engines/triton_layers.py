@@ -89,8 +89,8 @@ def _conv_weight_gradient(
     """dw[ky, k, o] = sum_p x[row(p) + ky, k] g[p, o] over a share of the positions p.
 
     The shares of a client are summed afterwards, always in the same order. Reading the gradient
-    behind the pool instead (a quarter of the numbers, and which of four each went to) was slower:
-    the choice keeps the loads from being pipelined.
+    behind the pool instead (a quarter of the numbers, and which of four each went to) was slower,
+    presumably because the choice keeps the loads from being pipelined.
     """
     client = tl.program_id(1).to(tl.int64)
     share = tl.program_id(2)

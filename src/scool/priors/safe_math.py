@@ -35,11 +35,6 @@ def log_B(B: Tensor) -> LogB:
     return LogB(clipped.log(), torch.log1p(-clipped))
 
 
-def log_sigmoid(x: Tensor) -> Tensor:
-    """log sigma(x) without overflow."""
-    return torch.nn.functional.logsigmoid(x)
-
-
 def bernoulli_entropy(w: Tensor) -> Tensor:
     """h(w) = -w log w - (1 - w) log(1 - w), with 0 log 0 = 0.
 
