@@ -10,11 +10,11 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 from torch import Tensor
 
 from scool.learning.cross import CrossDraw
-from scool.learning.local_sgd import LocalSGD
+from scool.learning.local_sgd import LocalSGD, Pull
 from scool.types import Info, Params, Tree
 
 Split = Literal["train", "val", "test"]
-Route = Literal["peers", "server"]
+Route = Literal["peers", "server", "held"]  # held: it has been sent before, nothing travels
 SelfMode = Literal["gated", "always", "exclude"]
 Mixes = Literal["updates", "models"]
 
@@ -110,6 +110,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def val_sizes(self) -> Tensor:
+        """(K,) number of validation samples of each client."""
+        ...
+
+    @property
     def uniform_log_lik(self) -> float:
         """log-likelihood of the uninformed predictor: -log C, or the best constant (regression)."""
         ...
@@ -130,9 +135,24 @@ class Engine(Protocol):
         """The same model for every client held here."""
         ...
 
-    def train(self, theta: Tree, sgd: LocalSGD, round: int, among: Tensor | None = None) -> Trained:
-        """The hot loop: the local steps of every client, or of those in `among` (K,) bool. A client
-        whose numbers stop being finite keeps the model it came with and goes into quarantine."""
+    def train(
+        self,
+        theta: Tree,
+        sgd: LocalSGD,
+        round: int,
+        among: Tensor | None = None,
+        pull: Pull | None = None,
+        only: frozenset[str] | None = None,
+    ) -> Trained:
+        """The hot loop: the local steps of every client, or of those in `among` (K,) bool. `pull`
+        adds a proximal term, `only` names the tensors that learn. A client whose numbers stop
+        being finite keeps the model it came with and goes into quarantine."""
+        ...
+
+    def train_at(self, theta: Tree, hosts: Tensor, sgd: LocalSGD, round: int) -> Trained:
+        """theta_i after the local steps of client hosts[i] (K,), on that client's data and with
+        its batches of the round. A negative host: theta_i as it is. The model travels there and
+        back; what is not finite stays so, and the loss (K,) says where."""
         ...
 
     def mix(self, w: Tensor, tree: Tree, via: Route = "peers") -> Tree:
@@ -144,12 +164,28 @@ class Engine(Protocol):
         """(K, K) mean loss of theta_i on a draw of D_j for the pairs asked for, NaN elsewhere."""
         ...
 
+    def peer_loss(
+        self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int, split: Split = "train"
+    ) -> Tensor:
+        """(K, K) mean loss of theta_j on a draw of D_i for the pairs (i, j) asked for, NaN
+        elsewhere: client i fetches the models of its peers and keeps the numbers for itself."""
+        ...
+
     def cross_gradient(self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int) -> Tree:
         """sum_j w_ij grad L(batch_j; theta_i), each batch the first of client j in that round."""
         ...
 
+    def gradient(self, theta: Tree, split: Split) -> Trained:
+        """The gradient of each client's mean loss over all its samples of a split (in `theta`),
+        and that loss. A client without samples: zero and NaN."""
+        ...
+
     def squared_distances(self, tree: Tree) -> Tensor:
-        """(K, K) ||x_i - x_j||^2."""
+        """(K, K) ||x_i - x_j||^2, of models that have met already: not counted."""
+        ...
+
+    def inner(self, a: Tree, b: Tree) -> Tensor:
+        """(K, K) <a_i, b_j>, of trees that have met already: not counted."""
         ...
 
     def measure(self, theta: Tree, split: Split, metric: Metric) -> Tensor:

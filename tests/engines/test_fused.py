@@ -15,7 +15,7 @@ from torch.func import vmap
 from scool.engines.fused import FusedStack, FusedStepper
 from scool.engines.optimisers import GradientStepper
 from scool.engines.steps import Batch, vmap_gradient
-from scool.learning.local_sgd import LocalSGD
+from scool.learning.local_sgd import LocalSGD, Rule
 from scool.learning.losses import cross_entropy, squared_error
 from scool.models import Functional, cnn2, cnn4, linear, mlp, parameters_of
 from scool.types import Tree
@@ -63,13 +63,13 @@ def compare(
     assert stack is not None
     sgd = LocalSGD(lr=0.05, weight_decay=decay)
     model = Functional(module)
-    fused = FusedStepper(stack, cross_entropy, sgd)
-    plain = GradientStepper(vmap_gradient(model, cross_entropy), sgd)
-    found, expected = fused.begin(theta), plain.begin(theta)
+    fused = FusedStepper(stack, cross_entropy, Rule(sgd))
+    plain = GradientStepper(vmap_gradient(model, cross_entropy), Rule(sgd))
+    found, expected = fused.begin(theta, None), plain.begin(theta, None)
     for again in range(2):  # the second time in the same buffers
         if again:
-            fused.load(found, theta)
-            plain.load(expected, theta)
+            fused.load(found, theta, None)
+            plain.load(expected, theta, None)
         for batch in batches(shape, dtype, steps):
             active = torch.ones(CLIENTS, dtype=torch.float64)
             losses = [s.step(b, batch, active) for s, b in ((fused, found), (plain, expected))]
@@ -108,8 +108,8 @@ def test_a_client_without_samples_stays() -> None:
     module, theta = stacked_models(lambda: mlp((4,), 3, (5,)), torch.float64)
     stack = FusedStack.of(module)
     assert stack is not None
-    stepper = FusedStepper(stack, cross_entropy, LocalSGD(lr=0.1))
-    buffers = stepper.begin(theta)
+    stepper = FusedStepper(stack, cross_entropy, Rule(LocalSGD(lr=0.1)))
+    buffers = stepper.begin(theta, None)
     batch = batches((4,), torch.float64)[0]
     batch = batch._replace(weight=batch.weight * torch.tensor([[1.0], [0.0], [1.0]]).double())
     losses = stepper.step(buffers, batch, torch.tensor([1.0, 0.0, 1.0]))
@@ -123,9 +123,9 @@ def test_regression_loss() -> None:
     stack = FusedStack.of(module)
     assert stack is not None
     sgd = LocalSGD(lr=0.05, weight_decay=0.03)
-    fused = FusedStepper(stack, squared_error, sgd)
-    plain = GradientStepper(vmap_gradient(Functional(module), squared_error), sgd)
-    found, expected = fused.begin(theta), plain.begin(theta)
+    fused = FusedStepper(stack, squared_error, Rule(sgd))
+    plain = GradientStepper(vmap_gradient(Functional(module), squared_error), Rule(sgd))
+    found, expected = fused.begin(theta, None), plain.begin(theta, None)
     for batch in batches((4,), torch.float64):
         goal = batch._replace(y=torch.randn(CLIENTS, BATCH, 2, dtype=torch.float64))
         for stepper, buffers in ((fused, found), (plain, expected)):

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from scool.engines.samples import Samples
 from scool.engines.steps import Phase, Stepper, batch_at
-from scool.learning.local_sgd import LocalSGD
 from scool.types import Tree
 
 WARM_UP = 3  # steps run before the capture, as torch asks for
@@ -20,32 +19,24 @@ WARM_UP = 3  # steps run before the capture, as torch asks for
 
 @final
 class CapturedSteps:
-    """Gives the result of `steps.stepwise`, for phases of one shape and one SGD."""
+    """Gives the result of `steps.stepwise`, for phases of one shape and one rule."""
 
     def __init__(
-        self, stepper: Stepper, samples: Samples, theta: Tree, phase: Phase, sgd: LocalSGD
+        self, stepper: Stepper, samples: Samples, theta: Tree, phase: Phase, anchor: Tree | None
     ) -> None:
-        self.stepper, self.samples, self.sgd = stepper, samples, sgd
-        self.buffers = stepper.begin(theta)
+        self.stepper, self.samples = stepper, samples
+        self.buffers = stepper.begin(theta, anchor)
         self.phase = Phase(*(None if part is None else part.clone() for part in phase))  # type: ignore
         self.number = torch.zeros(1, dtype=torch.int64, device=phase.ids.device)
         self.total = torch.zeros(len(phase.ids), dtype=torch.float64, device=phase.ids.device)
         self.graph = self._capture()
 
-    def fits(self, phase: Phase, sgd: LocalSGD) -> bool:
-        """Whether the capture was made for such a phase."""
-        same = all(
-            (a is None) == (b is None) and (a is None or b is None or a.shape == b.shape)
-            for a, b in zip(self.phase, phase, strict=True)
-        )
-        return same and sgd == self.sgd
-
-    def run(self, theta: Tree, phase: Phase) -> tuple[Tree, Tensor]:
+    def run(self, theta: Tree, phase: Phase, anchor: Tree | None) -> tuple[Tree, Tensor]:
         """All steps of a phase."""
         for mine, given in zip(self.phase, phase, strict=True):
             if mine is not None and given is not None:
                 mine.copy_(given)
-        self.stepper.load(self.buffers, theta)
+        self.stepper.load(self.buffers, theta, anchor)
         self.number.zero_()
         self.total.zero_()
         for _ in range(phase.active.shape[1]):

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ from scool.engines.steps import (
     vmap_gradient,
 )
 from scool.engines.workers import by_workers, suits_workers
-from scool.learning.local_sgd import LocalSGD
+from scool.learning.local_sgd import Rule
 from scool.learning.losses import Loss
 from scool.models import Functional, unstack
 from scool.models.stack import check_outputs
@@ -56,7 +56,7 @@ class Formulation:
         self.model = Functional(module)
         self.loss = loss
         self.is_cuda = device.type == "cuda"
-        self._captured: CapturedSteps | None = None
+        self._captured: dict[Any, CapturedSteps] = {}  # by rule and shapes, the latest last
         self._tried: set[bool] = set()  # modes of the module, training or not
         stacked = stack_module(module)
         fused = FusedStack.of(module) if stacked is not None else None
@@ -134,42 +134,67 @@ class Formulation:
         self._tried.add(True)
 
     def train(
-        self, samples: Samples, theta: Tree, phase: Phase, sgd: LocalSGD, streams: list[int]
+        self,
+        samples: Samples,
+        theta: Tree,
+        phase: Phase,
+        rule: Rule,
+        anchor: Tree | None,
+        streams: list[int],
     ) -> tuple[Tree, Tensor]:
         """The local phase of c clients: their models after it and their mean losses (c,).
 
-        `streams` seeds the random numbers that a model draws, one a client.
+        `anchor` belongs to the rule's pull; `streams` seeds the random numbers that a model
+        draws, one a client.
         """
         with self.model.training():
-            return self._train(samples, theta, phase, sgd, streams)
+            self._try_training(samples, theta, phase)
+            if self.model.has_dropout or self.model.loops:
+                return one_by_one(
+                    self.model, self.loss, samples, theta, phase, rule, anchor, streams
+                )
+            if self._has_workers:
+                module = self.model.module
+                return by_workers(module, self.loss, samples, theta, phase, rule, anchor)
+            stepper = self._stepper(rule, phase)
+            if not self.is_cuda:
+                return stepwise(stepper, samples, theta, phase, anchor)
+            with tensor_cores():
+                steps = self._capture(stepper, samples, theta, phase, rule, anchor)
+                return steps.run(theta, phase, anchor)
 
-    def _train(
-        self, samples: Samples, theta: Tree, phase: Phase, sgd: LocalSGD, streams: list[int]
-    ) -> tuple[Tree, Tensor]:
-        self._try_training(samples, theta, phase)
-        if self.model.has_dropout or self.model.loops:
-            return one_by_one(self.model, self.loss, samples, theta, phase, sgd, streams)
-        if self._has_workers:
-            return by_workers(self.model.module, self.loss, samples, theta, phase, sgd)
-        if not self.is_cuda:
-            return stepwise(self._stepper(sgd, phase), samples, theta, phase)
-        with tensor_cores():
-            stepper, steps = self._stepper(sgd, phase), self._captured
-            if (
-                steps is None
-                or type(steps.stepper) is not type(stepper)
-                or not steps.fits(phase, sgd)
-            ):
-                self._captured = steps = None  # free its buffers before the next are taken
-                self._captured = steps = CapturedSteps(stepper, samples, theta, phase, sgd)
-            return steps.run(theta, phase)
+    def _capture(
+        self,
+        stepper: Stepper,
+        samples: Samples,
+        theta: Tree,
+        phase: Phase,
+        rule: Rule,
+        anchor: Tree | None,
+    ) -> CapturedSteps:
+        """The capture for such a phase: an old one where there is one. Two are kept, for methods
+        that train two models a round."""
+        shapes = tuple(None if part is None else part.shape for part in phase)
+        key = (rule, type(stepper), shapes)
+        if key not in self._captured:
+            while len(self._captured) > 1:  # free its buffers before the next are taken
+                self._captured.pop(next(iter(self._captured)))
+            self._captured[key] = CapturedSteps(stepper, samples, theta, phase, anchor)
+        return self._captured[key]
 
-    def _stepper(self, sgd: LocalSGD, phase: Phase) -> Stepper:
+    def _stepper(self, rule: Rule, phase: Phase) -> Stepper:
+        sgd = rule.sgd
         is_plain = sgd.optimizer == "sgd" and not sgd.momentum and not sgd.clip_norm
-        decays_idle = sgd.weight_decay > 0 and not bool(phase.active.all())
+        is_plain &= rule.only is None
+        decays = sgd.weight_decay > 0 or rule.strength > 0
+        decays_idle = decays and not bool(phase.active.all())
         if self._fused is not None and is_plain and not decays_idle:
-            return FusedStepper(self._fused, self.loss, sgd)
-        return GradientStepper(self._gradient, sgd)
+            return FusedStepper(self._fused, self.loss, rule)
+        return GradientStepper(self._gradient, rule)
+
+    def gradient(self, theta: Tree, batch: Batch) -> tuple[Tree, Tensor]:
+        """Gradients (c, ...) and mean losses (c,) of one batch, the module as it evaluates."""
+        return self._gradient(theta, batch)
 
 
 @contextmanager

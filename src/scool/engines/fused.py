@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scool.engines.steps import Batch
-from scool.learning.local_sgd import LocalSGD
+from scool.learning.local_sgd import Rule
 from scool.learning.losses import Loss
 from scool.types import Tree
 
@@ -221,25 +221,34 @@ def _flatten(channels_last: bool) -> Layer:
 class FusedStepper:
     """Local steps of plain SGD: forward, and a backward pass that is also the update."""
 
-    def __init__(self, stack: FusedStack, loss: Loss, sgd: LocalSGD) -> None:
-        self.stack, self.loss, self.sgd = stack, loss, sgd
+    def __init__(self, stack: FusedStack, loss: Loss, rule: Rule) -> None:
+        self.stack, self.loss, self.rule, self.sgd = stack, loss, rule, rule.sgd
 
-    def begin(self, theta: Tree) -> Tree:
-        return self.stack.begin(theta)
+    def begin(self, theta: Tree, anchor: Tree | None) -> Tree:
+        return self.stack.begin(theta) | self._named(self.stack.begin(anchor or {}))
 
-    def load(self, buffers: Tree, theta: Tree) -> None:
+    def load(self, buffers: Tree, theta: Tree, anchor: Tree | None) -> None:
         self.stack.load(buffers, theta)
+        self.stack.load({name: buffers[f"anchor/{name}"] for name in anchor or {}}, anchor or {})
 
     def end(self, buffers: Tree) -> Tree:
-        return self.stack.end(buffers)
+        return self.stack.end({n: t for n, t in buffers.items() if not n.startswith("anchor/")})
+
+    @staticmethod
+    def _named(anchor: Tree) -> Tree:
+        return {f"anchor/{name}": stacked for name, stacked in anchor.items()}
 
     def step(self, buffers: Tree, batch: Batch, active: Tensor) -> Tensor:
-        """A client without samples has a zero gradient; weight decay needs all to be active."""
+        r"""A client without samples has a zero gradient; weight decay and pull need all to be
+        active. The pull, $-\eta \lambda (\theta - a)$, is weight decay plus $\eta \lambda a$."""
         anchor = torch.zeros((), device=batch.x.device, requires_grad=True)
         with torch.enable_grad():
-            rate = Rate(anchor, self.sgd.lr, self.sgd.weight_decay)
+            rate = Rate(anchor, self.sgd.lr, self.sgd.weight_decay + self.rule.strength)
             outputs = self.stack.forward(buffers, batch.x, rate)
             values = self.loss(outputs.flatten(0, 1), batch.y.flatten(0, 1)).view_as(batch.weight)
             means = (values * batch.weight).sum(1) / batch.weight.sum(1).clamp(min=1)
             torch.autograd.grad(means.sum(), [anchor], allow_unused=True)
+        for name in [n for n in buffers if n.startswith("anchor/")]:
+            alpha = self.sgd.lr * self.rule.strength
+            buffers[name.removeprefix("anchor/")].add_(buffers[name], alpha=alpha)
         return means.detach()

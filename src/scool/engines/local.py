@@ -16,11 +16,11 @@ from scool.engines.formulation import Formulation
 from scool.engines.ledger import Ledger
 from scool.engines.memory import clients_at_once, samples_at_once, tensor_cores
 from scool.engines.samples import Samples
-from scool.engines.steps import Phase
+from scool.engines.steps import Batch, Phase
 from scool.errors import ConfigError, QuarantineError
 from scool.graph.normalise import without
 from scool.learning.cross import CrossDraw
-from scool.learning.local_sgd import LocalSGD, plan_batches
+from scool.learning.local_sgd import LocalSGD, Pull, Rule, plan_batches
 from scool.learning.losses import LOSSES
 from scool.randomness import derive
 from scool.types import Params, Tree
@@ -47,6 +47,18 @@ def resolve_device(name: str) -> torch.device:
 def model_bytes(tree: Tree) -> int:
     """Bytes of one client's model on the way to another."""
     return sum(t[0].numel() * t.element_size() for t in tree.values())
+
+
+def _rows(tree: Tree, ids: Tensor) -> Tree:
+    return {name: stacked[ids] for name, stacked in tree.items()}
+
+
+def _finite(trained: Tree, mean: Tensor) -> Tensor:
+    """(c,) bool: the model and its loss are numbers."""
+    finite = torch.isfinite(mean)
+    for stacked in trained.values():
+        finite = finite & torch.isfinite(stacked).flatten(1).all(dim=1)
+    return finite
 
 
 @final
@@ -76,6 +88,7 @@ class LocalEngine:
         self.num_clients = federation.num_clients
         self.owned = torch.arange(self.num_clients, device=self.device)
         self.sizes = federation.train.sizes.cpu()
+        self.val_sizes = federation.val.sizes.cpu()
         self.truth = federation.truth
         self.quarantined: dict[int, str] = {}
         splits = {
@@ -116,17 +129,26 @@ class LocalEngine:
 
     # ------------------------------------------------------------------ local learning
 
-    def train(self, theta: Tree, sgd: LocalSGD, round: int, among: Tensor | None = None) -> Trained:
+    def train(
+        self,
+        theta: Tree,
+        sgd: LocalSGD,
+        round: int,
+        among: Tensor | None = None,
+        pull: Pull | None = None,
+        only: frozenset[str] | None = None,
+    ) -> Trained:
         chosen = self.active if among is None else self.active & among.cpu()
+        rule = Rule(sgd.at_round(round), pull.strength if pull else 0.0, only)
+        anchor = pull.anchor if pull and pull.strength else None
         loss = torch.full((self.num_clients,), torch.nan, dtype=torch.float64)
         out: Tree = {}
         for ids in self._chunks(chosen.nonzero()[:, 0].to(self.device)):
             is_whole = len(ids) == self.num_clients
-            mine = theta if is_whole else {name: stacked[ids] for name, stacked in theta.items()}
-            trained, mean = self._local_steps(mine, ids, sgd, round)
-            finite = torch.isfinite(mean)
-            for stacked in trained.values():
-                finite &= torch.isfinite(stacked).flatten(1).all(dim=1)
+            mine = theta if is_whole else _rows(theta, ids)
+            to = anchor if is_whole or anchor is None else _rows(anchor, ids)
+            trained, mean = self._local_steps(mine, ids, rule, to, round)
+            finite = _finite(trained, mean)
             good = finite.cpu()
             loss[ids.cpu()] = mean.cpu().where(good, torch.nan)
             if is_whole and bool(good.all()):
@@ -139,15 +161,32 @@ class LocalEngine:
             self._quarantine(bad, f"loss or model in round {round}")
         return Trained(out or dict(theta), loss)
 
+    def train_at(self, theta: Tree, hosts: Tensor, sgd: LocalSGD, round: int) -> Trained:
+        hosts, active = hosts.cpu(), self.active
+        works = (hosts >= 0) & active & active[hosts.clamp(min=0)]
+        travels = works & (hosts != torch.arange(self.num_clients))
+        self.ledger.add("train_at", 2 * int(travels.sum()), model_bytes(theta))  # there and back
+        rule = Rule(sgd.at_round(round))
+        loss = torch.full((self.num_clients,), torch.nan, dtype=torch.float64)
+        out = {name: stacked.clone() for name, stacked in theta.items()}
+        for ids in self._chunks(works.nonzero()[:, 0].to(self.device)):
+            where = hosts.to(self.device)[ids]
+            trained, mean = self._local_steps(_rows(theta, ids), where, rule, None, round)
+            loss[ids.cpu()] = mean.cpu().where(_finite(trained, mean).cpu(), torch.nan)
+            for name, stacked in trained.items():
+                out[name][ids] = stacked
+        return Trained(out, loss)
+
     def _local_steps(
-        self, theta: Tree, ids: Tensor, sgd: LocalSGD, round: int
+        self, theta: Tree, hosts: Tensor, rule: Rule, anchor: Tree | None, round: int
     ) -> tuple[Tree, Tensor]:
-        plan = plan_batches(sgd, self._train.split.mask[ids], ids, round, self.seed)
+        """The steps of c models, each on the data of its host (c,)."""
+        plan = plan_batches(rule.sgd, self._train.split.mask[hosts], hosts, round, self.seed)
         shape = plan.position.shape[1:]
-        draws = self._train.augmentation(derive(self.seed, "augment", round), ids, shape)
-        phase = Phase(ids, plan.position, plan.weight.to(self.dtype), plan.active, draws)
-        streams = [derive(self.seed, "dropout", round, client) for client in ids.tolist()]
-        return self._formulation.train(self._train, theta, phase, sgd.at_round(round), streams)
+        draws = self._train.augmentation(derive(self.seed, "augment", round), hosts, shape)
+        phase = Phase(hosts, plan.position, plan.weight.to(self.dtype), plan.active, draws)
+        streams = [derive(self.seed, "dropout", round, host) for host in hosts.tolist()]
+        return self._formulation.train(self._train, theta, phase, rule, anchor, streams)
 
     # ------------------------------------------------------------------ meeting others
 
@@ -156,7 +195,9 @@ class LocalEngine:
         w = without(w.double().cpu(), active)
         sources = w.clone().fill_diagonal_(0) != 0
         size = model_bytes(tree)
-        if via == "server":  # each participant fetches the common model and sends its own
+        if via == "held":
+            pass
+        elif via == "server":  # each participant fetches the common model and sends its own
             self.ledger.add("server", 2 * int((w[active] != 0).any(dim=0).sum()), size)
         else:
             self.ledger.add("mix", int(sources.sum()), size)
@@ -175,7 +216,23 @@ class LocalEngine:
         active = self.active
         pairs = pairs.cpu() & active[:, None] & active
         self._count_cross(theta, pairs)
-        drawn = Drawn(self._train, draw, self.num_clients, round, self.seed)
+        return self._losses(theta, pairs, draw, round, "train")
+
+    @torch.no_grad()
+    def peer_loss(
+        self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int, split: Split = "train"
+    ) -> Tensor:
+        active = self.active
+        pairs = pairs.cpu() & active[:, None] & active
+        asked = int((pairs & ~torch.eye(self.num_clients, dtype=torch.bool)).sum())
+        self.ledger.add("peer_models", asked, model_bytes(theta))
+        return self._losses(theta, pairs.T, draw, round, split).T
+
+    def _losses(
+        self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int, split: Split
+    ) -> Tensor:
+        """(K, K) losses of theta_i on a draw of D_j."""
+        drawn = Drawn(self._splits[split], draw, self.num_clients, round, self.seed)
         rows = samples_at_once(self.federation.input_shape, self.device)
         with tensor_cores():
             if draw.cross_draw == "shared" and pairs.double().mean() > 0.5:
@@ -226,6 +283,35 @@ class LocalEngine:
             flat = t.flatten(1)
             total += torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").square()
         return total.double().cpu()
+
+    def inner(self, a: Tree, b: Tree) -> Tensor:
+        total = torch.zeros(
+            self.num_clients, self.num_clients, device=self.device, dtype=self.dtype
+        )
+        for name, t in a.items():
+            total += t.flatten(1) @ b[name].flatten(1).T
+        return total.double().cpu()
+
+    def gradient(self, theta: Tree, split: Split) -> Trained:
+        source = self._splits[split]
+        loss = torch.full((self.num_clients,), torch.nan, dtype=torch.float64)
+        out = {name: torch.zeros_like(t) for name, t in theta.items()}
+        rows = samples_at_once(self.federation.input_shape, self.device) // 4
+        columns = torch.arange(source.width, device=self.device)
+        for ids in self._chunks(self.active.nonzero()[:, 0].to(self.device)):
+            mine, mask = _rows(theta, ids), source.split.mask[ids]
+            count = mask.sum(dim=1).double()
+            mean = torch.zeros_like(count)
+            for part in columns.split(max(1, rows // len(ids))):
+                x, y = source.fetch(ids, part.expand(len(ids), -1), None)
+                weight = mask[:, part].to(self.dtype)
+                share = weight.sum(dim=1).double() / count.clamp(min=1)
+                grads, losses = self._formulation.gradient(mine, Batch(x, y, weight))
+                mean += losses.double() * share
+                for name, g in grads.items():
+                    out[name][ids] += g * share.to(g).view(-1, *[1] * (g.dim() - 1))
+            loss[ids.cpu()] = mean.where(count > 0, torch.nan).cpu()
+        return Trained(out, loss)
 
     def gather(self, rows: Tensor) -> Tensor:
         others = self.num_clients - 1

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from scool.engines.steps import Batch, Gradient
-from scool.learning.local_sgd import LocalSGD
+from scool.learning.local_sgd import Rule
 from scool.types import Tree
 
 BETAS, EPS = (0.9, 0.999), 1e-8  # Adam's usual constants
@@ -20,21 +20,23 @@ class GradientStepper:
     model it belongs to is replaced by the mixture.
     """
 
-    def __init__(self, gradient: Gradient, sgd: LocalSGD) -> None:
-        self.gradient, self.sgd = gradient, sgd
+    def __init__(self, gradient: Gradient, rule: Rule) -> None:
+        self.gradient, self.rule, self.sgd = gradient, rule, rule.sgd
 
-    def begin(self, theta: Tree) -> Tree:
+    def begin(self, theta: Tree, anchor: Tree | None) -> Tree:
         buffers = {name: stacked.clone() for name, stacked in theta.items()}
+        buffers |= {f"anchor/{name}": stacked.clone() for name, stacked in (anchor or {}).items()}
         for slot in self._slots:
             buffers |= {f"{slot}/{name}": torch.zeros_like(t) for name, t in theta.items()}
         first = next(iter(theta.values()))
         buffers["/steps"] = torch.zeros(len(first), dtype=torch.float64, device=first.device)
         return buffers
 
-    def load(self, buffers: Tree, theta: Tree) -> None:
+    def load(self, buffers: Tree, theta: Tree, anchor: Tree | None) -> None:
+        given = theta | {f"anchor/{name}": stacked for name, stacked in (anchor or {}).items()}
         for name, buffer in buffers.items():
-            if name in theta:
-                buffer.copy_(theta[name])
+            if name in given:
+                buffer.copy_(given[name])
             else:
                 buffer.zero_()
 
@@ -48,16 +50,24 @@ class GradientStepper:
         return ("first", "second")
 
     def _is_state(self, name: str) -> bool:
-        return name == "/steps" or name.split("/", 1)[0] in self._slots
+        return name == "/steps" or name.split("/", 1)[0] in ("anchor", *self._slots)
 
     def step(self, buffers: Tree, batch: Batch, active: Tensor) -> Tensor:
         theta = {name: t for name, t in buffers.items() if not self._is_state(name)}
         grads, losses = self.gradient(theta, batch)
+        if self.rule.only is not None:
+            grads = {name: g for name, g in grads.items() if name in self.rule.only}
+        if self.rule.strength:
+            grads = {
+                name: g.add(theta[name] - buffers[f"anchor/{name}"], alpha=self.rule.strength)
+                for name, g in grads.items()
+            }
         if self.sgd.clip_norm:
             grads = self._clipped(grads)
         buffers["/steps"] += active
         moves = active.to(next(iter(theta.values())).dtype)
-        for name, value in theta.items():
+        for name in grads:
+            value = theta[name]
             per_client = (-1, *[1] * (value.dim() - 1))
             move = self._move(buffers, name, grads[name], per_client)
             value.sub_(move * moves.view(per_client), alpha=self.sgd.lr)

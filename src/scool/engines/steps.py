@@ -9,9 +9,9 @@ from torch.func import grad_and_value, vmap
 
 from scool.engines.samples import Samples
 from scool.engines.stacked import Layer
-from scool.learning.local_sgd import LocalSGD
+from scool.learning.local_sgd import LocalSGD, Rule
 from scool.learning.losses import Loss
-from scool.models import Functional
+from scool.models import Functional, unstack
 from scool.types import Params, Tree
 
 
@@ -79,11 +79,11 @@ def stacked_gradient(forward: Layer, loss: Loss) -> Gradient:
 class Stepper(Protocol):
     """A way to take local steps. Buffers hold the models and whatever the optimiser carries."""
 
-    def begin(self, theta: Tree) -> Tree:
-        """Fresh buffers; the caller's tensors are not changed."""
+    def begin(self, theta: Tree, anchor: Tree | None) -> Tree:
+        """Fresh buffers; the caller's tensors are not changed. The anchor of a pull, if any."""
         ...
 
-    def load(self, buffers: Tree, theta: Tree) -> None:
+    def load(self, buffers: Tree, theta: Tree, anchor: Tree | None) -> None:
         """Start anew from other models, in the same buffers."""
         ...
 
@@ -97,13 +97,15 @@ class Stepper(Protocol):
         ...
 
 
-def stepwise(stepper: Stepper, samples: Samples, theta: Tree, phase: Phase) -> tuple[Tree, Tensor]:
+def stepwise(
+    stepper: Stepper, samples: Samples, theta: Tree, phase: Phase, anchor: Tree | None = None
+) -> tuple[Tree, Tensor]:
     """Step after step from Python.
 
     Returns:
         the models after the last step, and the mean loss of each client over its steps.
     """
-    buffers = stepper.begin(theta)
+    buffers = stepper.begin(theta, anchor)
     total = torch.zeros(len(phase.ids), device=phase.ids.device, dtype=torch.float64)
     for step in torch.arange(phase.active.shape[1], device=phase.ids.device).split(1):
         active = phase.active.index_select(1, step)[:, 0]
@@ -117,7 +119,8 @@ def one_by_one(
     samples: Samples,
     theta: Tree,
     phase: Phase,
-    sgd: LocalSGD,
+    rule: Rule,
+    anchor: Tree | None,
     streams: list[int],
 ) -> tuple[Tree, Tensor]:
     """One client after another, for models that draw random numbers or that vmap refuses.
@@ -128,10 +131,10 @@ def one_by_one(
     trained: list[Tree] = []
     means: list[Tensor] = []
     for client, stream in enumerate(streams):
-        one = {name: stacked[client] for name, stacked in theta.items()}
+        one, own_anchor = unstack(theta, client), anchor and unstack(anchor, client)
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(stream)
-            mine, mean = one_client(model, loss, samples, one, phase.of(client), sgd)
+            mine, mean = one_client(model, loss, samples, one, phase.of(client), rule, own_anchor)
         trained.append(mine)
         means.append(mean)
     stacked = {name: torch.stack([tree[name] for tree in trained]) for name in theta}
@@ -153,9 +156,16 @@ def _optimiser(values: list[Tensor], sgd: LocalSGD) -> torch.optim.Optimizer:
 
 
 def one_client(
-    model: Functional, loss: Loss, samples: Samples, theta: Params, phase: Phase, sgd: LocalSGD
+    model: Functional,
+    loss: Loss,
+    samples: Samples,
+    theta: Params,
+    phase: Phase,
+    rule: Rule,
+    anchor: Params | None = None,
 ) -> tuple[Params, Tensor]:
     """torch's own optimiser on one client's batches, which follow the layout of the weights."""
+    sgd = rule.sgd
     values = {name: v.clone().requires_grad_() for name, v in theta.items()}
     is_channels_last = any(
         v.dim() == 4
@@ -163,7 +173,8 @@ def one_client(
         and not v.is_contiguous()
         for v in values.values()
     )
-    optimiser = _optimiser(list(values.values()), sgd)
+    learning = [v for name, v in values.items() if rule.only is None or name in rule.only]
+    optimiser = _optimiser(learning, sgd)
     total = torch.zeros((), dtype=torch.float64, device=phase.ids.device)
     taken = int(phase.active.sum())
     counts = phase.weight[0].sum(dim=1).int().tolist()  # padding comes last
@@ -175,8 +186,11 @@ def one_client(
         value = loss(model.alone(values, x), y).mean()
         optimiser.zero_grad()
         value.backward()
+        for name, v in values.items() if anchor else ():
+            if v.grad is not None and anchor is not None:
+                v.grad.add_(v.detach() - anchor[name], alpha=rule.strength)
         if sgd.clip_norm:
-            torch.nn.utils.clip_grad_norm_(values.values(), sgd.clip_norm)
+            torch.nn.utils.clip_grad_norm_(learning, sgd.clip_norm)
         optimiser.step()
         total += value.detach().double()
     return {name: v.detach() for name, v in values.items()}, total / max(taken, 1)

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from scool.engines.samples import Samples
 from scool.engines.steps import Phase, one_client
-from scool.learning.local_sgd import LocalSGD
+from scool.learning.local_sgd import Rule
 from scool.learning.losses import Loss
-from scool.models import Functional
+from scool.models import Functional, unstack
 from scool.types import Params, Tree
 
 LARGE = 50_000  # parameters of a convolutional network from which on stacking no longer pays
@@ -29,7 +29,13 @@ def suits_workers(module: nn.Module) -> bool:
 
 
 def by_workers(
-    module: nn.Module, loss: Loss, samples: Samples, theta: Tree, phase: Phase, sgd: LocalSGD
+    module: nn.Module,
+    loss: Loss,
+    samples: Samples,
+    theta: Tree,
+    phase: Phase,
+    rule: Rule,
+    anchor: Tree | None,
 ) -> tuple[Tree, Tensor]:
     """The result of `steps.one_by_one` for models that draw no random numbers."""
     workers = max(1, torch.get_num_threads())
@@ -41,7 +47,9 @@ def by_workers(
         done: list[tuple[Params, Tensor]] = []
         for client in clients[worker::workers]:
             mine = {name: _channels_last(stacked[client]) for name, stacked in theta.items()}
-            done.append(one_client(models[worker], loss, samples, mine, phase.of(client), sgd))
+            own_anchor = anchor and unstack(anchor, client)
+            one = phase.of(client)
+            done.append(one_client(models[worker], loss, samples, mine, one, rule, own_anchor))
         return done
 
     with ThreadPoolExecutor(workers) as pool:

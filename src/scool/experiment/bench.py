@@ -16,7 +16,7 @@ from scool.data.federation import Federation
 from scool.engines.local import LocalEngine, resolve_device
 from scool.engines.memory import fitting_threads
 from scool.engines.steps import Phase, one_by_one
-from scool.learning.local_sgd import LocalSGD, plan_batches
+from scool.learning.local_sgd import LocalSGD, Rule, plan_batches
 from scool.models import Functional, cnn2, mlp, parameters_of
 from scool.priors import MMSBM, SBM
 from scool.types import Tree
@@ -114,7 +114,7 @@ def _loop(engine: LocalEngine, theta: Tree, sgd: LocalSGD) -> Callable[[], objec
     phase = Phase(engine.owned, plan.position, plan.weight.to(engine.dtype), plan.active, None)
     model = Functional(engine.model.module)
     streams = [0] * engine.num_clients
-    return lambda: one_by_one(model, engine.loss, source, theta, phase, sgd, streams)
+    return lambda: one_by_one(model, engine.loss, source, theta, phase, Rule(sgd), None, streams)
 
 
 def _alternate(

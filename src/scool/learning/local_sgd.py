@@ -9,6 +9,7 @@ from torch import Tensor
 
 from scool.errors import check_fields, require
 from scool.randomness import derive, uniform
+from scool.types import Tree
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,22 @@ class LocalSGD:
         """(n,) local steps of clients with that many samples."""
         per_epoch = -(-sizes // self.batch_size)
         return torch.full_like(sizes, self.steps) if self.steps else self.epochs * per_epoch
+
+
+class Pull(NamedTuple):
+    r"""A proximal term of the local objective, $\frac{\lambda}{2} \|\theta_i - a_i\|^2$: every
+    gradient becomes $\nabla L + \lambda (\theta_i - a_i)$."""
+
+    anchor: Tree  # a_i of the clients held here
+    strength: float  # lambda
+
+
+class Rule(NamedTuple):
+    """What a local step does with a gradient, the same for all clients and steps of a phase."""
+
+    sgd: LocalSGD
+    strength: float = 0.0  # of the pull towards an anchor
+    only: frozenset[str] | None = None  # tensors that learn; None: all
 
 
 class Batches(NamedTuple):
