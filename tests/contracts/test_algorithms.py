@@ -9,12 +9,13 @@ import torch
 
 from scool.data.catalogue import DataConfig
 from scool.data.federation import Federation
+from scool.errors import DataError
 from scool.evaluation.accuracy import evaluate
 from scool.experiment.config import default_run
 from scool.experiment.options import with_options
 from scool.experiment.recipes import METHODS
 from scool.experiment.rows import describe_round
-from scool.experiment.run import fit
+from scool.experiment.run import fit, prepare_data
 from scool.recording.checkpoint import flatten, load_checkpoint, save_checkpoint, unflatten
 from toys import (
     assert_trees_equal,
@@ -38,7 +39,7 @@ def method(name: str, lr: float = 0.05, **options: Any) -> Any:
 
 
 def steps(algorithm: Any, federation: Federation, rounds: int = ROUNDS) -> tuple[Any, Any, Any]:
-    engine, theta0 = start(federation)
+    engine, theta0 = start(prepare_data(federation, algorithm, seed=3))
     state = algorithm.init(engine, theta0)
     infos = []
     for t in range(rounds):
@@ -68,7 +69,7 @@ def check_round(state: Any, info: Any, engine: Any, federation: Federation, t: i
 def test_three_rounds(name: str, task: str) -> None:
     federation = classification() if task == "classification" else regression()
     algorithm = method(name)
-    engine, theta0 = start(federation)
+    engine, theta0 = start(prepare_data(federation, algorithm, seed=3))
     state = algorithm.init(engine, theta0)
     for t in range(ROUNDS):
         state, info = algorithm.step(engine, state, t)
@@ -78,6 +79,10 @@ def test_three_rounds(name: str, task: str) -> None:
 
 @pytest.mark.parametrize("sizes", [(4,), (6, 4), (1, 6, 1), (1, 1)])
 def test_one_client_two_clients_and_clients_of_one_sample(name: str, sizes: tuple) -> None:
+    if min(sizes) == 1 and getattr(method(name), "validation", 0):
+        with pytest.raises(DataError, match="1 training sample"):
+            steps(method(name), regression(sizes))
+        return
     if sum(sizes) > 2:
         federation = classification(sizes)
     else:  # two samples hold two classes
@@ -107,7 +112,7 @@ def test_the_state_survives_a_checkpoint(name: str, tmp_path: Path) -> None:
         state, _, engine = steps(algorithm, federation, rounds)
         expected, info = algorithm.step(engine, state, rounds)
         save_checkpoint(tmp_path / f"{rounds}", rounds, flatten(state))
-        engine, theta0 = start(federation)
+        engine, theta0 = start(prepare_data(federation, algorithm, seed=3))
         loaded = load_checkpoint(tmp_path / f"{rounds}")
         restored = unflatten(algorithm.init(engine, theta0), loaded.tensors)
         assert loaded.rounds == rounds and type(restored) is type(state)

@@ -4,12 +4,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
 import torch
-from torch import Tensor
 
+from scool.algorithms.participation import check_participation, participants, shares
 from scool.contracts import Engine
-from scool.errors import check_fields, require
+from scool.errors import check_fields
 from scool.learning.local_sgd import LocalSGD
-from scool.randomness import generator
 from scool.types import Info, Params, Tree
 
 
@@ -32,30 +31,17 @@ class FedAvg:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        good = 0 < self.participation <= 1
-        require(good, "participation", self.participation, "give a fraction in (0, 1]")
+        check_participation(self.participation)
 
     def init(self, engine: Engine, theta0: Params) -> FedAvgState:
         return FedAvgState(engine.replicate(theta0))
 
     def step(self, engine: Engine, state: FedAvgState, round: int) -> tuple[FedAvgState, Info]:
-        chosen = self.participants(engine, round)
+        chosen = participants(engine, self.participation, round)
         theta, loss = engine.train(state.theta, self.sgd, round, among=chosen)
-        share = engine.sizes.double() * (chosen & engine.active)
-        if not bool(share.any()):  # every participant went into quarantine
+        share = shares(engine, chosen)
+        if share is None:
             return state, {"train_loss": loss, "graph": torch.eye(engine.num_clients).double()}
-        graph = (share / share.sum()).expand(engine.num_clients, -1)
-        return FedAvgState(engine.mix(graph, theta, via="server")), {
-            "train_loss": loss,
-            "graph": graph,
-        }
-
-    def participants(self, engine: Engine, round: int) -> Tensor:
-        """(K,) bool: a random set, a function of the seed and the round."""
-        count = max(1, int(engine.num_clients * self.participation + 1e-9))
-        order = torch.randperm(
-            engine.num_clients, generator=generator(engine.seed, "participants", round)
-        )
-        chosen = torch.zeros(engine.num_clients, dtype=torch.bool)
-        chosen[order[:count]] = True
-        return chosen
+        graph = share.expand(engine.num_clients, -1)
+        theta = engine.mix(graph, theta, via="server")
+        return FedAvgState(theta), {"train_loss": loss, "graph": graph}
