@@ -145,8 +145,8 @@ class Engine(Protocol):
         only: frozenset[str] | None = None,
     ) -> Trained:
         """The hot loop: the local steps of every client, or of those in `among` (K,) bool. `pull`
-        adds a proximal term, `only` names the tensors that learn. A client whose numbers stop
-        being finite keeps the model it came with and goes into quarantine."""
+        adds a proximal term to the tensors its anchor names, `only` says which learn. A client
+        whose numbers stop being finite keeps the model it came with and goes into quarantine."""
         ...
 
     def train_at(self, theta: Tree, hosts: Tensor, sgd: LocalSGD, round: int) -> Trained:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from scool.data.transform import CIFAR10, MNIST
 from scool.engines.fused import FusedStack, FusedStepper
 from scool.engines.optimisers import GradientStepper
 from scool.engines.steps import Batch, vmap_gradient
@@ -136,8 +138,10 @@ def test_regression_loss() -> None:
 def test_which_modules_have_a_fused_form() -> None:
     assert FusedStack.of(cnn2((3, 16, 16), 4)) is not None
     assert FusedStack.of(cnn2((3, 16, 16), 4, relu_logits=True)) is not None
+    assert FusedStack.of(cnn4((3, 60, 60), 3)) is not None
     for module in (
-        cnn4((3, 60, 60), 3),  # GroupNorm
+        nn.Sequential(nn.Conv2d(1, 6, 3), nn.ReLU(), nn.GroupNorm(3, 6), nn.MaxPool2d(2)),
+        nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2)),
         nn.Linear(4, 3),
         nn.Sequential(nn.Linear(4, 3, bias=False)),
         nn.Sequential(nn.Linear(4, 3), nn.Tanh()),
@@ -177,7 +181,33 @@ def pool_relu() -> nn.Module:
     )
 
 
-TRITON = {"conv-pool": (conv_pool, (2, 11, 9)), "pool-relu": (pool_relu, (3, 8, 8))}
+def conv_norm() -> nn.Module:
+    """GroupNorm behind a ReLU; windows that overlap, and windows that drop a row and a column."""
+    net = nn.Sequential(
+        nn.Conv2d(2, 16, 3),  # 2 x 11 x 9 -> 16 x 9 x 7
+        nn.ReLU(),
+        nn.GroupNorm(4, 16),
+        nn.MaxPool2d(2),  # 4 x 3
+        nn.Conv2d(16, 8, (1, 2)),  # 4 x 2
+        nn.ReLU(),
+        nn.GroupNorm(1, 8),
+        nn.MaxPool2d(2, stride=1),  # 3 x 1
+        nn.Flatten(),
+        nn.Linear(24, 3),
+    )
+    with torch.no_grad():
+        for layer in net:
+            if isinstance(layer, nn.GroupNorm):  # some channels turned around, so that signs matter
+                layer.weight.copy_(torch.randn(layer.num_channels))
+                layer.bias.copy_(torch.randn(layer.num_channels))
+    return net
+
+
+TRITON = {
+    "conv-pool": (conv_pool, (2, 11, 9)),
+    "pool-relu": (pool_relu, (3, 8, 8)),
+    "conv-norm": (conv_norm, (2, 11, 9)),
+}
 
 
 def compare_kernels() -> None:
@@ -185,6 +215,45 @@ def compare_kernels() -> None:
     for decay in (0.0, 0.1):
         for build, shape in TRITON.values():
             compare(build, shape, torch.float32, decay, atol=1e-5, steps=2)
+    compare_linear()
+    compare_images()
+
+
+def compare_linear() -> None:
+    """Sides that no block divides; with and without the gradient of the inputs."""
+    from scool.engines.triton_linear import linear_backward
+
+    torch.manual_seed(0)
+    for batch, inputs, outputs in ((10, 70, 130), (3, 5, 2), (33, 64, 64)):
+        x, g = torch.randn(2, batch, inputs), torch.randn(2, batch, outputs)
+        weight, bias = torch.randn(2, outputs, inputs), torch.randn(2, outputs)
+        w, b = weight.clone(), bias.clone()
+        dx = linear_backward(x, g, w, b, lr=0.1, keep=0.9, needs_dx=True)
+        assert dx is not None
+        torch.testing.assert_close(dx, g @ weight, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(w, 0.9 * weight - 0.1 * g.mT @ x, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(b, 0.9 * bias - 0.1 * g.sum(1), atol=1e-4, rtol=1e-4)
+        again, bias = weight.clone(), bias.clone()
+        assert linear_backward(x, g, again, bias, 0.1, 0.9, needs_dx=False) is None
+        torch.testing.assert_close(again, w)
+
+
+def compare_images() -> None:
+    """One kernel against the transform written in torch."""
+    from scool.engines.triton_images import fetch_images
+
+    torch.manual_seed(0)
+    for transform, channels, height, width in (
+        (CIFAR10, 3, 9, 8),
+        (replace(CIFAR10, padding=0, saturation=0.0), 3, 8, 8),
+        (MNIST, 1, 6, 7),
+    ):
+        pool = torch.randint(256, (5, channels, height, width), dtype=torch.uint8)
+        rows, draws = torch.randint(5, (2, 3)), torch.rand(2, 3, 4, dtype=torch.float64)
+        found = fetch_images(pool, rows, draws, transform, torch.float32)
+        torch.testing.assert_close(found, transform.augment(pool[rows], draws))
+        found = fetch_images(pool, rows, None, transform, torch.float32)
+        torch.testing.assert_close(found, transform.evaluate(pool[rows]))
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton")

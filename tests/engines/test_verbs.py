@@ -126,6 +126,33 @@ def test_a_pull_towards_others_is_cut_to_the_chosen_and_the_chunk() -> None:
         assert torch.equal(found[n][1], theta[n][1])
 
 
+@pytest.mark.parametrize("net", sorted(NETS))
+def test_a_pull_on_some_tensors_leaves_the_others_alone(net: str) -> None:
+    module = NETS[net]()
+    engine, theta0 = start(classification((4, 4, 4, 4)), module)
+    theta, anchor = (scattered(engine, theta0, seed=seed) for seed in (1, 2))
+    some = dict(list(anchor.items())[:2])
+    one_step = LocalSGD(lr=0.1, steps=1, batch_size=4)
+    plain, pulled = (
+        engine.train(theta, one_step, 0, pull=pull).theta for pull in (None, Pull(some, 0.7))
+    )
+    for n in theta:
+        expected = plain[n] - (0.07 * (theta[n] - some[n]) if n in some else 0)
+        torch.testing.assert_close(pulled[n], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("net", sorted(NETS))
+def test_the_step_that_breaks_a_model_is_named(net: str) -> None:
+    """Found after the phase: the first step is computed with finite models, the second is not."""
+    for steps, stop in ((0, 1), (1, 0)):  # a single step is found by the model it leaves
+        engine, theta0 = start(classification(), NETS[net]())
+        sgd = LocalSGD(lr=1e308, weight_decay=1e3, batch_size=2, steps=steps)
+        found = engine.train(engine.replicate(theta0), sgd, 4)
+        assert bool(found.loss.isnan().all())
+        reason = f"loss or model in round 4, step {stop}"
+        assert engine.quarantined == dict.fromkeys(range(K), reason)
+
+
 def test_training_at_a_host_is_the_hosts_own_training() -> None:
     engine, theta0 = start(classification())
     theta = scattered(engine, theta0)

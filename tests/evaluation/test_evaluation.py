@@ -62,3 +62,13 @@ def test_communities_of_planted_and_degenerate_graphs(K: int) -> None:
         assert adjusted_rand(found, groups) == 1.0
     assert communities(torch.eye(K), 3).tolist() == list(range(K))
     assert len(set(communities(torch.ones(K, K), 1).tolist())) == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_adjusted_rand_equals_scikit_learns(seed: int) -> None:
+    from sklearn.metrics import adjusted_rand_score
+
+    rng = torch.Generator().manual_seed(seed)
+    a, b = (torch.randint(0, high, (1 + 2 * seed,), generator=rng) for high in (4, 1 + seed % 5))
+    expected = adjusted_rand_score(a.numpy(), b.numpy())
+    assert adjusted_rand(a, b) == pytest.approx(expected, abs=1e-12)

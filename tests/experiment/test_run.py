@@ -75,7 +75,7 @@ def test_who_was_left_out_stays_out_after_a_resume(tmp_path: Path) -> None:
     for name in "ab":
         fit(federation, "mlp", METHOD, rounds=4, out=tmp_path / name, **options)
     last = json.loads((tmp_path / "a" / "metrics.jsonl").read_text().splitlines()[-1])
-    assert last["quarantined"] == {"2": "loss or model in round 0"}
+    assert last["quarantined"] == {"2": "loss or model in round 0, step 0"}
     (tmp_path / "b" / "checkpoint-000004.safetensors").unlink()
     fit(federation, "mlp", METHOD, rounds=4, out=tmp_path / "b", resume=True, **options)
     for file in ("metrics.jsonl", "checkpoint-000004.safetensors"):

@@ -52,7 +52,7 @@ class ImageTransform:
         >>> ImageTransform((0.5,), (0.25,)).evaluate(torch.full((1, 1, 2), 255)).tolist()
         [[[2.0, 2.0]]]
         """
-        scale, shift, _ = _constants(self, x.device)
+        scale, shift, _ = constants(self, x.device)
         return x.float() * scale + shift
 
     def augment(self, x: Tensor, draws: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ class ImageTransform:
         images = images.float()
         if self.saturation and images.shape[1] == 3:
             images = self._jittered(images, u[:, 3])
-        scale, shift, _ = _constants(self, x.device)
+        scale, shift, _ = constants(self, x.device)
         return (images * scale + shift).view(x.shape)
 
     def _shifted(self, images: Tensor, u: Tensor) -> Tensor:
@@ -98,12 +98,12 @@ class ImageTransform:
     def _jittered(self, images: Tensor, u: Tensor) -> Tensor:
         low = max(0.0, 1 - self.saturation)
         factor = (low + u * (1 + self.saturation - low)).float()[:, None, None, None]
-        grey = (images * _constants(self, images.device)[2]).sum(dim=1, keepdim=True)
+        grey = (images * constants(self, images.device)[2]).sum(dim=1, keepdim=True)
         return (grey + factor * (images - grey)).clamp(0, 255)
 
 
 @lru_cache(maxsize=64)  # copied to a device once, not once a batch
-def _constants(transform: ImageTransform, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+def constants(transform: ImageTransform, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """(C, 1, 1) scale and shift of the normalisation, and the grey weights."""
     mean = torch.tensor(transform.mean, dtype=torch.float64)[:, None, None]
     std = torch.tensor(transform.std, dtype=torch.float64)[:, None, None]

@@ -28,7 +28,7 @@ class CapturedSteps:
         self.buffers = stepper.begin(theta, anchor)
         self.phase = Phase(*(None if part is None else part.clone() for part in phase))  # type: ignore
         self.number = torch.zeros(1, dtype=torch.int64, device=phase.ids.device)
-        self.total = torch.zeros(len(phase.ids), dtype=torch.float64, device=phase.ids.device)
+        self.losses = torch.zeros(phase.active.shape, dtype=torch.float64, device=phase.ids.device)
         self.graph = self._capture()
 
     def run(self, theta: Tree, phase: Phase, anchor: Tree | None) -> tuple[Tree, Tensor]:
@@ -38,16 +38,15 @@ class CapturedSteps:
                 mine.copy_(given)
         self.stepper.load(self.buffers, theta, anchor)
         self.number.zero_()
-        self.total.zero_()
         for _ in range(phase.active.shape[1]):
             self.graph.replay()
-        mean = self.total / phase.active.sum(dim=1).clamp(min=1)
-        return self.stepper.end(self.buffers), mean
+        return self.stepper.end(self.buffers), self.losses.clone()
 
     def _advance(self) -> None:
         active = self.phase.active.index_select(1, self.number)[:, 0]
         batch = batch_at(self.samples, self.phase, self.number)
-        self.total.add_(self.stepper.step(self.buffers, batch, active) * active)
+        found = self.stepper.step(self.buffers, batch, active)
+        self.losses.index_copy_(1, self.number, found.double()[:, None])
         self.number.add_(1)
 
     def _capture(self) -> torch.cuda.CUDAGraph:

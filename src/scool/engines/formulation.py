@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any, final
+from typing import Any, Literal, final, get_args
 
 import torch
 from torch import Tensor, nn
@@ -28,11 +28,30 @@ from scool.engines.steps import (
     vmap_gradient,
 )
 from scool.engines.workers import by_workers, suits_workers
+from scool.errors import ConfigError, unknown
 from scool.learning.local_sgd import Rule
 from scool.learning.losses import Loss
 from scool.models import Functional, unstack
 from scool.models.stack import check_outputs
 from scool.types import Tree
+
+Precision = Literal["float32", "bf16"]
+
+
+def _check_precision(precision: str, device: torch.device) -> bool:
+    """Whether local training rounds its products to bf16.
+
+    Raises:
+        ConfigError: the device has no bf16, or nobody knows such a precision.
+    """
+    if precision not in get_args(Precision):
+        unknown("precision", precision, get_args(Precision))
+    if precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(False):
+        name = torch.cuda.get_device_name(device)
+        raise ConfigError(
+            f"precision = 'bf16' is not possible: {name} has no bf16 units. Use --precision float32"
+        )
+    return precision == "bf16"
 
 
 @final
@@ -52,9 +71,17 @@ class Formulation:
     What `vmap` takes is found out at the first use, on one client and two samples.
     """
 
-    def __init__(self, module: nn.Module, loss: Loss, device: torch.device) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Loss,
+        device: torch.device,
+        precision: Precision = "float32",
+    ) -> None:
         self.model = Functional(module)
         self.loss = loss
+        self.device = device
+        self.is_bf16 = _check_precision(precision, device)
         self.is_cuda = device.type == "cuda"
         self._captured: dict[Any, CapturedSteps] = {}  # by rule and shapes, the latest last
         self._tried: set[bool] = set()  # modes of the module, training or not
@@ -142,12 +169,17 @@ class Formulation:
         anchor: Tree | None,
         streams: list[int],
     ) -> tuple[Tree, Tensor]:
-        """The local phase of c clients: their models after it and their mean losses (c,).
+        """The local phase of c clients: their models after it and the losses of their steps (c, S).
 
         `anchor` belongs to the rule's pull; `streams` seeds the random numbers that a model
         draws, one a client.
         """
-        with self.model.training():
+        stepper = self._stepper(rule, phase, anchor, theta)
+        rounds = self.is_bf16 and not isinstance(stepper, FusedStepper)  # which does it by itself
+        with (
+            self.model.training(),
+            torch.autocast(self.device.type, torch.bfloat16, rounds, cache_enabled=False),
+        ):
             self._try_training(samples, theta, phase)
             if self.model.has_dropout or self.model.loops:
                 return one_by_one(
@@ -156,7 +188,6 @@ class Formulation:
             if self._has_workers:
                 module = self.model.module
                 return by_workers(module, self.loss, samples, theta, phase, rule, anchor)
-            stepper = self._stepper(rule, phase)
             if not self.is_cuda:
                 return stepwise(stepper, samples, theta, phase, anchor)
             with tensor_cores():
@@ -182,14 +213,19 @@ class Formulation:
             self._captured[key] = CapturedSteps(stepper, samples, theta, phase, anchor)
         return self._captured[key]
 
-    def _stepper(self, rule: Rule, phase: Phase) -> Stepper:
+    def forget(self) -> None:
+        """Give back the memory of the captured steps."""
+        self._captured.clear()
+
+    def _stepper(self, rule: Rule, phase: Phase, anchor: Tree | None, theta: Tree) -> Stepper:
         sgd = rule.sgd
         is_plain = sgd.optimizer == "sgd" and not sgd.momentum and not sgd.clip_norm
-        is_plain &= rule.only is None
+        is_plain &= rule.only is None and (anchor is None or len(anchor) == len(theta))
         decays = sgd.weight_decay > 0 or rule.strength > 0
         decays_idle = decays and not bool(phase.active.all())
+        is_plain &= self.is_cuda or not self.is_bf16
         if self._fused is not None and is_plain and not decays_idle:
-            return FusedStepper(self._fused, self.loss, rule)
+            return FusedStepper(self._fused, self.loss, rule, self.is_bf16)
         return GradientStepper(self._gradient, rule)
 
     def gradient(self, theta: Tree, batch: Batch) -> tuple[Tree, Tensor]:

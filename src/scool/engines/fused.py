@@ -9,6 +9,7 @@ in the kernels' layout during a phase. Stacks of linear layers need no kernels: 
 """
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeAlias, final
 
 import torch
@@ -32,6 +33,15 @@ class Rate(NamedTuple):
 Layer: TypeAlias = Callable[[Tree, Tensor, Rate], Tensor]
 
 
+_HAS_TRITON = find_spec("triton") is not None
+
+
+def _suits_kernel(x: Tensor, weight: Tensor) -> bool:
+    """Whether the kernel takes inputs (C, B, I): its block holds the whole batch."""
+    is_float32 = weight.is_cuda and weight.dtype == torch.float32 and x.is_contiguous()
+    return _HAS_TRITON and is_float32 and x.shape[1] <= 64
+
+
 class _Linear(torch.autograd.Function):
     """y = x W^T + b for every client; the backward pass takes the step on W and b."""
 
@@ -49,6 +59,12 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (x,), g = ctx.saved_tensors, grads[0].flatten(1, -2).contiguous()
+        if _suits_kernel(x, ctx.weight):
+            from scool.engines.triton_linear import linear_backward
+
+            needs_dx = ctx.needs_input_grad[0]
+            dx = linear_backward(x, g, ctx.weight, ctx.bias, ctx.lr, ctx.keep, needs_dx)
+            return None if dx is None else dx.view(ctx.shape), None, None, None, None, None
         dx = torch.bmm(g, ctx.weight).view(ctx.shape) if ctx.needs_input_grad[0] else None
         ctx.weight.baddbmm_(g.transpose(1, 2), x, beta=ctx.keep, alpha=-ctx.lr)
         ctx.bias.mul_(ctx.keep).sub_(g.sum(dim=1), alpha=ctx.lr)
@@ -73,13 +89,12 @@ class _Conv(torch.autograd.Function):
         lr: float,
         decay: float,
     ) -> Tensor:
-        from scool.engines.triton_layers import conv_forward, pool_forward
+        from scool.engines.triton_layers import conv_forward, conv_pool_forward
 
         ctx.weight, ctx.bias, ctx.lr, ctx.decay = weight, bias, lr, decay
-        out = conv_forward(x, weight, bias)
-        ctx.size, which = out.shape[2:4], None
-        if pooled:
-            out, which = pool_forward(out, relu=True)
+        out, which = (
+            conv_pool_forward(x, weight, bias) if pooled else (conv_forward(x, weight, bias), None)
+        )
         ctx.save_for_backward(x, which)
         return out
 
@@ -89,12 +104,51 @@ class _Conv(torch.autograd.Function):
 
         (x, which), g = ctx.saved_tensors, grads[0].contiguous()
         if which is not None:
-            g = pool_backward(g, which, *ctx.size)
+            height, width = (x.shape[n] - ctx.weight.shape[n - 1] + 1 for n in (2, 3))
+            g = pool_backward(g, which, height, width)
         dx = None
         if ctx.needs_input_grad[0]:
             dx = conv_input_gradient(g, ctx.weight, x.shape[2], x.shape[3])
         conv_update(x, g, ctx.weight, ctx.bias, ctx.lr, ctx.decay)
         return dx, None, None, None, None, None, None
+
+
+class _NormPool(torch.autograd.Function):
+    """ReLU, GroupNorm and a 2x2 maximum for every client; the backward pass takes the step."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        h: Tensor,
+        gamma: Tensor,
+        beta: Tensor,
+        groups: int,
+        eps: float,
+        stride: int,
+        anchor: Tensor,
+        lr: float,
+        decay: float,
+    ) -> Tensor:
+        from scool.engines.triton_norm import norm_pool_forward
+
+        out, which, mean, rstd = norm_pool_forward(h, gamma, beta, groups, eps, stride)
+        ctx.save_for_backward(h, which, mean, rstd)
+        ctx.gamma, ctx.beta, ctx.groups, ctx.stride = gamma, beta, groups, stride
+        ctx.lr, ctx.keep = lr, 1 - lr * decay
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        from scool.engines.triton_norm import norm_pool_backward
+
+        h, which, mean, rstd = ctx.saved_tensors
+        g = grads[0].contiguous()
+        dh, dgamma, dbeta = norm_pool_backward(
+            g, h, which, mean, rstd, ctx.gamma, ctx.groups, ctx.stride
+        )
+        ctx.gamma.mul_(ctx.keep).sub_(dgamma, alpha=ctx.lr)
+        ctx.beta.mul_(ctx.keep).sub_(dbeta, alpha=ctx.lr)
+        return dh, *[None] * 8
 
 
 @final
@@ -125,6 +179,9 @@ class FusedStack:
                 pooled = _relu_and_pool([child for _, child in children[:2]])
                 layers.append(_conv(name, pooled))
                 children = children[2:] if pooled else children
+                if norm := _relu_norm_pool(layer, children[:3]):
+                    layers.append(norm)
+                    children = children[3:]
             elif isinstance(layer, nn.ReLU):
                 layers.append(lambda params, x, rate: F.relu(x))
             elif isinstance(layer, nn.Flatten):
@@ -186,16 +243,42 @@ def _is_plain_conv(layer: nn.Conv2d) -> bool:
 def _relu_and_pool(layers: list[nn.Module]) -> bool:
     """A ReLU and a plain 2x2 maximum, in either order."""
     pools = [layer for layer in layers if isinstance(layer, nn.MaxPool2d)]
-    if len(pools) != 1 or not any(isinstance(layer, nn.ReLU) for layer in layers):
-        return False
-    sizes = (pools[0].kernel_size, pools[0].stride, pools[0].padding, pools[0].dilation)
-    is_plain = sizes in ((2, 2, 0, 1), ((2, 2), (2, 2), (0, 0), (1, 1)))
-    return is_plain and not pools[0].ceil_mode and not pools[0].return_indices
+    has_relu = any(isinstance(layer, nn.ReLU) for layer in layers)
+    return len(pools) == 1 and has_relu and _stride(pools[0]) == 2
+
+
+def _stride(pool: nn.MaxPool2d) -> int | None:
+    """The stride of a 2x2 maximum without padding; None of another."""
+    size, stride, padding, dilation = (
+        (value, value) if isinstance(value, int) else tuple(value)
+        for value in (pool.kernel_size, pool.stride, pool.padding, pool.dilation)
+    )
+    is_plain = (size, padding, dilation) == ((2, 2), (0, 0), (1, 1)) and stride[0] == stride[1]
+    return stride[0] if is_plain and not pool.ceil_mode and not pool.return_indices else None
+
+
+def _relu_norm_pool(conv: nn.Conv2d, layers: list[tuple[str, nn.Module]]) -> Layer | None:
+    """ReLU, GroupNorm, 2x2 maximum with stride 1 or 2, in this order; None where it is another."""
+    if [type(layer) for _, layer in layers] != [nn.ReLU, nn.GroupNorm, nn.MaxPool2d]:
+        return None
+    (_, _), (name, norm), (_, pool) = layers
+    assert isinstance(norm, nn.GroupNorm) and isinstance(pool, nn.MaxPool2d)
+    stride, sizes = _stride(pool), (conv.out_channels, norm.num_groups)
+    is_power = all(size & (size - 1) == 0 for size in sizes)  # the kernels' blocks
+    if stride not in (1, 2) or not norm.affine or not is_power:
+        return None
+
+    def forward(params: Tree, h: Tensor, rate: Rate) -> Tensor:
+        gamma, beta = params[f"{name}.weight"], params[f"{name}.bias"]
+        return _NormPool.apply(h, gamma, beta, norm.num_groups, norm.eps, stride, *rate)  # type: ignore
+
+    return forward
 
 
 def _linear(name: str) -> Layer:
     def forward(params: Tree, x: Tensor, rate: Rate) -> Tensor:
-        return _Linear.apply(x, params[f"{name}.weight"], params[f"{name}.bias"], *rate)  # type: ignore
+        weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
+        return _Linear.apply(x.to(weight.dtype), weight, bias, *rate)  # type: ignore
 
     return forward
 
@@ -221,8 +304,9 @@ def _flatten(channels_last: bool) -> Layer:
 class FusedStepper:
     """Local steps of plain SGD: forward, and a backward pass that is also the update."""
 
-    def __init__(self, stack: FusedStack, loss: Loss, rule: Rule) -> None:
+    def __init__(self, stack: FusedStack, loss: Loss, rule: Rule, is_bf16: bool = False) -> None:
         self.stack, self.loss, self.rule, self.sgd = stack, loss, rule, rule.sgd
+        self.is_bf16 = is_bf16
 
     def begin(self, theta: Tree, anchor: Tree | None) -> Tree:
         return self.stack.begin(theta) | self._named(self.stack.begin(anchor or {}))
@@ -244,7 +328,8 @@ class FusedStepper:
         anchor = torch.zeros((), device=batch.x.device, requires_grad=True)
         with torch.enable_grad():
             rate = Rate(anchor, self.sgd.lr, self.sgd.weight_decay + self.rule.strength)
-            outputs = self.stack.forward(buffers, batch.x, rate)
+            x = batch.x.bfloat16() if self.is_bf16 and self.stack.is_image else batch.x
+            outputs = self.stack.forward(buffers, x, rate)
             values = self.loss(outputs.flatten(0, 1), batch.y.flatten(0, 1)).view_as(batch.weight)
             means = (values * batch.weight).sum(1) / batch.weight.sum(1).clamp(min=1)
             torch.autograd.grad(means.sum(), [anchor], allow_unused=True)

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import final
 
 import torch
@@ -12,9 +12,9 @@ from torch.func import grad, vmap
 from scool.contracts import Metric, Route, Split, Trained
 from scool.data.federation import Federation
 from scool.engines.cross import Drawn, dense_losses, sparse_losses
-from scool.engines.formulation import Formulation
+from scool.engines.formulation import Formulation, Precision
 from scool.engines.ledger import Ledger
-from scool.engines.memory import clients_at_once, samples_at_once, tensor_cores
+from scool.engines.memory import Room, clients_at_once, samples_at_once, tensor_cores
 from scool.engines.samples import Samples
 from scool.engines.steps import Batch, Phase
 from scool.errors import ConfigError, QuarantineError
@@ -53,12 +53,10 @@ def _rows(tree: Tree, ids: Tensor) -> Tree:
     return {name: stacked[ids] for name, stacked in tree.items()}
 
 
-def _finite(trained: Tree, mean: Tensor) -> Tensor:
-    """(c,) bool: the model and its loss are numbers."""
-    finite = torch.isfinite(mean)
-    for stacked in trained.values():
-        finite = finite & torch.isfinite(stacked).flatten(1).all(dim=1)
-    return finite
+def _finite(tree: Tree) -> Tensor:
+    """(c,) bool: all of the model are numbers."""
+    parts = [torch.isfinite(stacked).flatten(1).all(dim=1) for stacked in tree.values()]
+    return torch.stack(parts).all(dim=0)
 
 
 @final
@@ -74,6 +72,7 @@ class LocalEngine:
         device: str = "auto",
         client_chunk: int = 0,
         strict: bool = False,
+        precision: Precision = "float32",
     ) -> None:
         self.device = resolve_device(device)
         self.federation = federation.to(self.device)
@@ -83,7 +82,7 @@ class LocalEngine:
         module = copy.deepcopy(module).to(self.device).eval()  # the caller's stays as it is
         self.dtype = next(module.parameters()).dtype
         self.loss = LOSSES[federation.task]
-        self._formulation = Formulation(module, self.loss, self.device)
+        self._formulation = Formulation(module, self.loss, self.device, precision)
         self.model = self._formulation.model
         self.num_clients = federation.num_clients
         self.owned = torch.arange(self.num_clients, device=self.device)
@@ -96,7 +95,11 @@ class LocalEngine:
             for name in ("train", "val", "test")
         }
         self._train, self._splits = splits["train"], splits
-        self._chunk = client_chunk or clients_at_once(module, federation, self.device)
+        self._room = Room(
+            client_chunk or clients_at_once(module, federation, self.device),
+            samples_at_once(federation.input_shape, self.device),
+            free=self._formulation.forget,
+        )
         self._quarantine(~self._train.finite_clients(), "inputs or targets")
 
     @property
@@ -139,26 +142,32 @@ class LocalEngine:
         only: frozenset[str] | None = None,
     ) -> Trained:
         chosen = self.active if among is None else self.active & among.cpu()
+        self.ledger.add_samples(int(sgd.samples_per_round(self.sizes, round)[chosen].sum()))
         rule = Rule(sgd.at_round(round), pull.strength if pull else 0.0, only)
         anchor = pull.anchor if pull and pull.strength else None
         loss = torch.full((self.num_clients,), torch.nan, dtype=torch.float64)
         out: Tree = {}
-        for ids in self._chunks(chosen.nonzero()[:, 0].to(self.device)):
+
+        def work(ids: Tensor) -> None:
+            nonlocal out
             is_whole = len(ids) == self.num_clients
             mine = theta if is_whole else _rows(theta, ids)
             to = anchor if is_whole or anchor is None else _rows(anchor, ids)
-            trained, mean = self._local_steps(mine, ids, rule, to, round)
-            finite = _finite(trained, mean)
-            good = finite.cpu()
-            loss[ids.cpu()] = mean.cpu().where(good, torch.nan)
+            trained, mean, stops = self._local_steps(mine, ids, rule, to, round)
+            good = stops < 0
+            loss[ids.cpu()] = mean.where(good, torch.nan)
             if is_whole and bool(good.all()):
-                return Trained(trained, loss)
+                out = trained
+                return
             out = out or {name: stacked.clone() for name, stacked in theta.items()}
+            finite = good.to(self.device)
             for name, stacked in trained.items():
                 out[name][ids[finite]] = stacked[finite]
-            bad = torch.zeros(self.num_clients, dtype=torch.bool)
-            bad[ids.cpu()[~good]] = True
-            self._quarantine(bad, f"loss or model in round {round}")
+            for client, step in zip(ids[~finite].tolist(), stops[~good].tolist(), strict=True):
+                bad = torch.arange(self.num_clients) == client
+                self._quarantine(bad, f"loss or model in round {round}, step {step}")
+
+        self._room.each(chosen.nonzero()[:, 0].to(self.device), work)
         return Trained(out or dict(theta), loss)
 
     def train_at(self, theta: Tree, hosts: Tensor, sgd: LocalSGD, round: int) -> Trained:
@@ -166,27 +175,43 @@ class LocalEngine:
         works = (hosts >= 0) & active & active[hosts.clamp(min=0)]
         travels = works & (hosts != torch.arange(self.num_clients))
         self.ledger.add("train_at", 2 * int(travels.sum()), model_bytes(theta))  # there and back
+        self.ledger.add_samples(int(sgd.samples_per_round(self.sizes, round)[hosts[works]].sum()))
         rule = Rule(sgd.at_round(round))
         loss = torch.full((self.num_clients,), torch.nan, dtype=torch.float64)
         out = {name: stacked.clone() for name, stacked in theta.items()}
-        for ids in self._chunks(works.nonzero()[:, 0].to(self.device)):
+
+        def work(ids: Tensor) -> None:
             where = hosts.to(self.device)[ids]
-            trained, mean = self._local_steps(_rows(theta, ids), where, rule, None, round)
-            loss[ids.cpu()] = mean.cpu().where(_finite(trained, mean).cpu(), torch.nan)
+            trained, mean, stops = self._local_steps(_rows(theta, ids), where, rule, None, round)
+            loss[ids.cpu()] = mean.where(stops < 0, torch.nan)
             for name, stacked in trained.items():
                 out[name][ids] = stacked
+
+        self._room.each(works.nonzero()[:, 0].to(self.device), work)
         return Trained(out, loss)
 
     def _local_steps(
         self, theta: Tree, hosts: Tensor, rule: Rule, anchor: Tree | None, round: int
-    ) -> tuple[Tree, Tensor]:
-        """The steps of c models, each on the data of its host (c,)."""
+    ) -> tuple[Tree, Tensor, Tensor]:
+        """The steps of c models, each on the data of its host (c,).
+
+        Returns:
+            the models, their mean losses (c,), and the step (c,) at which a number was found not
+            to be finite, -1 for none; found after the phase, without waiting at any step.
+        """
         plan = plan_batches(rule.sgd, self._train.split.mask[hosts], hosts, round, self.seed)
         shape = plan.position.shape[1:]
         draws = self._train.augmentation(derive(self.seed, "augment", round), hosts, shape)
         phase = Phase(hosts, plan.position, plan.weight.to(self.dtype), plan.active, draws)
         streams = [derive(self.seed, "dropout", round, host) for host in hosts.tolist()]
-        return self._formulation.train(self._train, theta, phase, rule, anchor, streams)
+        trained, losses = self._formulation.train(self._train, theta, phase, rule, anchor, streams)
+        taken = phase.active > 0
+        count = taken.sum(dim=1)
+        mean = losses.where(taken, 0.0).sum(dim=1) / count.clamp(min=1)
+        broken = taken & ~losses.isfinite()
+        stops = torch.where(broken.any(dim=1), broken.to(torch.int8).argmax(dim=1), -1)
+        is_bad = (stops < 0) & ~_finite(trained)  # the last step broke the model
+        return trained, mean.cpu(), torch.where(is_bad, count - 1, stops).cpu()
 
     # ------------------------------------------------------------------ meeting others
 
@@ -233,12 +258,15 @@ class LocalEngine:
     ) -> Tensor:
         """(K, K) losses of theta_i on a draw of D_j."""
         drawn = Drawn(self._splits[split], draw, self.num_clients, round, self.seed)
-        rows = samples_at_once(self.federation.input_shape, self.device)
+        is_dense = draw.cross_draw == "shared" and float(pairs.double().mean()) > 0.5
+
+        def work() -> Tensor:
+            if is_dense:
+                return dense_losses(self._formulation, theta, drawn, self._room.rows)
+            return sparse_losses(self._formulation, theta, pairs, drawn, self._room.rows)
+
         with tensor_cores():
-            if draw.cross_draw == "shared" and pairs.double().mean() > 0.5:
-                losses = dense_losses(self._formulation, theta, drawn, rows)
-            else:
-                losses = sparse_losses(self._formulation, theta, pairs, drawn, rows)
+            losses = self._room.fit(work)
         return losses.cpu().double().where(pairs, torch.nan)
 
     def _count_cross(self, theta: Tree, pairs: Tensor) -> None:
@@ -271,9 +299,16 @@ class LocalEngine:
         size = model_bytes(theta)
         edges = int((w.clone().fill_diagonal_(0) != 0).sum())
         self.ledger.add("cross_gradients", 2 * edges, size)  # the model there, the gradient back
+        self.ledger.add_samples(
+            int((w != 0).double().sum(dim=0) @ plan.weight[:, 0].sum(dim=1).cpu())
+        )
         weights = w.to(self.device, self.dtype)
-        gradient: Callable[..., Tree] = vmap(grad(objective), chunk_size=self._chunk)
-        return gradient(theta, weights)
+
+        def work() -> Tree:
+            gradient: Callable[..., Tree] = vmap(grad(objective), chunk_size=self._room.clients)
+            return gradient(theta, weights)
+
+        return self._room.fit(work)
 
     def squared_distances(self, tree: Tree) -> Tensor:
         total = torch.zeros(
@@ -294,23 +329,29 @@ class LocalEngine:
 
     def gradient(self, theta: Tree, split: Split) -> Trained:
         source = self._splits[split]
+        self.ledger.add_samples(int(self.sizes[self.active].sum()) if split == "train" else 0)
         loss = torch.full((self.num_clients,), torch.nan, dtype=torch.float64)
         out = {name: torch.zeros_like(t) for name, t in theta.items()}
-        rows = samples_at_once(self.federation.input_shape, self.device) // 4
         columns = torch.arange(source.width, device=self.device)
-        for ids in self._chunks(self.active.nonzero()[:, 0].to(self.device)):
+
+        def work(ids: Tensor) -> None:
             mine, mask = _rows(theta, ids), source.split.mask[ids]
             count = mask.sum(dim=1).double()
             mean = torch.zeros_like(count)
-            for part in columns.split(max(1, rows // len(ids))):
+            total = {name: torch.zeros_like(t) for name, t in mine.items()}
+            for part in columns.split(max(1, self._room.rows // 4 // len(ids))):
                 x, y = source.fetch(ids, part.expand(len(ids), -1), None)
                 weight = mask[:, part].to(self.dtype)
                 share = weight.sum(dim=1).double() / count.clamp(min=1)
                 grads, losses = self._formulation.gradient(mine, Batch(x, y, weight))
                 mean += losses.double() * share
                 for name, g in grads.items():
-                    out[name][ids] += g * share.to(g).view(-1, *[1] * (g.dim() - 1))
+                    total[name] += g * share.to(g).view(-1, *[1] * (g.dim() - 1))
+            for name, g in total.items():
+                out[name][ids] = g
             loss[ids.cpu()] = mean.where(count > 0, torch.nan).cpu()
+
+        self._room.each(self.active.nonzero()[:, 0].to(self.device), work)
         return Trained(out, loss)
 
     def gather(self, rows: Tensor) -> Tensor:
@@ -327,27 +368,27 @@ class LocalEngine:
     @torch.no_grad()
     def measure(self, theta: Tree, split: Split, metric: Metric) -> Tensor:
         source = self._splits[split]
-        rows = samples_at_once(self.federation.input_shape, self.device)
         judge = vmap(metric)
         result = torch.full((self.num_clients,), torch.nan, dtype=torch.float64)
-        for ids in self.owned.split(min(self._chunk, rows)):
-            mine = {name: t[ids] for name, t in theta.items()}
+
+        def work(ids: Tensor) -> None:
+            mine = _rows(theta, ids)
             mask = source.split.mask[ids].double()
             total = torch.zeros(len(ids), dtype=torch.float64, device=self.device)
             columns = torch.arange(source.width, device=self.device)
-            for part in columns.split(max(1, rows // len(ids))):
+            for part in columns.split(max(1, self._room.rows // len(ids))):
                 x, y = source.fetch(ids, part.expand(len(ids), -1), None)
                 with tensor_cores():
                     outputs = self._formulation.outputs(mine, x)
                 values = judge(outputs, y, self.federation.classes[ids]).double()
                 total += values.where(mask[:, part] > 0, 0.0).sum(dim=1)
             result[ids.cpu()] = (total / mask.sum(dim=1)).cpu()  # 0 / 0 is NaN: no samples
+
+        for ids in self.owned.split(min(self._room.clients, self._room.rows)):
+            self._room.each(ids, work)
         return result
 
     # ------------------------------------------------------------------ inside
-
-    def _chunks(self, ids: Tensor) -> Iterator[Tensor]:
-        return (part for part in ids.split(self._chunk) if len(part))
 
     def _quarantine(self, bad: Tensor, reason: str) -> None:
         for client in bad.nonzero()[:, 0].tolist():

@@ -1,15 +1,25 @@
 """How much at once: bounds on memory, and threads that fit the work."""
 
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
+from typing import TypeVar, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from scool.data.federation import Federation
+from scool.errors import ModelError
 
 _CPU_BUDGET = 2 << 30  # bytes of temporaries we allow ourselves without asking
+_EVALUATION_BUDGET = 1 << 30  # larger calls are no faster, and a GPU is shared with the models
+
+T = TypeVar("T")
+
+
+class MemoryWarning(UserWarning):
+    """Memory ran out and less is done at once: correct, and slower."""
 
 
 def _budget(device: torch.device) -> int:
@@ -35,7 +45,67 @@ def samples_at_once(input_shape: Sequence[int], device: torch.device) -> int:
 
     Activations of the convolutional networks here are about 15 times their inputs.
     """
-    return max(1, min(1 << 18, _budget(device) // (32 * 4 * max(64, prod(input_shape)))))
+    budget = min(_budget(device), _EVALUATION_BUDGET)
+    return max(1, min(1 << 18, budget // (32 * 4 * max(64, prod(input_shape)))))
+
+
+@final
+class Room:
+    """How many clients train and how many samples are evaluated at once; less after each time
+    that memory ran out."""
+
+    def __init__(self, clients: int, rows: int, free: Callable[[], None]) -> None:
+        self.clients, self.rows, self._free = clients, rows, free
+        self._is_told = False
+
+    def each(self, ids: Tensor, work: Callable[[Tensor], None]) -> None:
+        """`work` on the clients, as many at once as there is room for. It must leave nothing
+        behind where it fails."""
+        done = 0
+        while done < len(ids):
+            part = ids[done : done + self.clients]
+
+            def once(part: Tensor = part) -> bool:
+                work(part)
+                return True
+
+            done += len(part) if self.attempt(once) else 0
+
+    def fit(self, work: Callable[[], T]) -> T:
+        """The result of `work`, repeated with less at once where memory runs out."""
+        result: list[T] = []
+        while not self.attempt(lambda: result.append(work())):
+            pass
+        return result[0]
+
+    def attempt(self, work: Callable[[], object]) -> bool:
+        """Whether `work` got through; if not, there is half the room for the next time."""
+        try:
+            work()
+            return True
+        except torch.OutOfMemoryError as error:
+            reason = str(error).split(". ")[0]
+        self._halve(reason)  # here the failed call's tensors are gone
+        return False
+
+    def _halve(self, reason: str) -> None:
+        if self.clients == 1 and self.rows == 1:
+            raise ModelError(
+                f"the model does not fit into memory even for one client at a time ({reason}). Use "
+                "a smaller model or batch, a larger GPU, or --device cpu"
+            )
+        self.clients, self.rows = max(1, self.clients // 2), max(1, self.rows // 2)
+        self._free()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        if not self._is_told:
+            self._is_told = True
+            warnings.warn(
+                f"out of memory ({reason}): from now on at most {self.clients} clients are trained "
+                "at once, fewer if need be. Results stay the same; --client-chunk sets it",
+                MemoryWarning,
+                stacklevel=2,
+            )
 
 
 @contextmanager

@@ -58,10 +58,9 @@ class GradientStepper:
         if self.rule.only is not None:
             grads = {name: g for name, g in grads.items() if name in self.rule.only}
         if self.rule.strength:
-            grads = {
-                name: g.add(theta[name] - buffers[f"anchor/{name}"], alpha=self.rule.strength)
-                for name, g in grads.items()
-            }
+            for name in [n for n in grads if f"anchor/{n}" in buffers]:
+                away = theta[name] - buffers[f"anchor/{name}"]
+                grads[name] = grads[name].add(away, alpha=self.rule.strength)
         if self.sgd.clip_norm:
             grads = self._clipped(grads)
         buffers["/steps"] += active

@@ -1,5 +1,6 @@
 """Fetching samples: from the shared pool to network inputs, on the device."""
 
+from importlib.util import find_spec
 from typing import final
 
 import torch
@@ -19,6 +20,14 @@ class Samples:
         self.transform = transform
         self.dtype = dtype
         self.width = split.index.shape[1]
+        is_image = transform is not None and split.x.dtype == torch.uint8 and split.x.dim() == 4
+        self._has_kernel = (
+            is_image
+            and split.x.is_cuda
+            and split.x.shape[1] in (1, 3)
+            and dtype == torch.float32
+            and find_spec("triton") is not None
+        )
 
     def fetch(
         self, clients: Tensor, position: Tensor, draws: Tensor | None
@@ -30,7 +39,12 @@ class Samples:
         """
         rows = clients.view(-1, *[1] * (position.dim() - 1))
         pool_rows = self.split.index[rows, position]
-        x, y = self.split.x[pool_rows], self.split.y[rows, position]
+        y = self.split.y[rows, position]
+        if self._has_kernel and self.transform is not None:
+            from scool.engines.triton_images import fetch_images
+
+            return fetch_images(self.split.x, pool_rows, draws, self.transform, self.dtype), y
+        x = self.split.x[pool_rows]
         if self.transform is not None:
             x = self.transform.evaluate(x) if draws is None else self.transform.augment(x, draws)
         if y.is_floating_point():

@@ -103,14 +103,15 @@ def stepwise(
     """Step after step from Python.
 
     Returns:
-        the models after the last step, and the mean loss of each client over its steps.
+        the models after the last step, and the losses (c, S) of each client's steps.
     """
     buffers = stepper.begin(theta, anchor)
-    total = torch.zeros(len(phase.ids), device=phase.ids.device, dtype=torch.float64)
+    losses = torch.zeros(phase.active.shape, device=phase.ids.device, dtype=torch.float64)
     for step in torch.arange(phase.active.shape[1], device=phase.ids.device).split(1):
         active = phase.active.index_select(1, step)[:, 0]
-        total += stepper.step(buffers, batch_at(samples, phase, step), active) * active
-    return stepper.end(buffers), total / phase.active.sum(dim=1).clamp(min=1)
+        found = stepper.step(buffers, batch_at(samples, phase, step), active)
+        losses.index_copy_(1, step, found.double()[:, None])
+    return stepper.end(buffers), losses
 
 
 def one_by_one(
@@ -129,16 +130,16 @@ def one_by_one(
     """
     device = phase.ids.device
     trained: list[Tree] = []
-    means: list[Tensor] = []
+    losses: list[Tensor] = []
     for client, stream in enumerate(streams):
         one, own_anchor = unstack(theta, client), anchor and unstack(anchor, client)
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(stream)
-            mine, mean = one_client(model, loss, samples, one, phase.of(client), rule, own_anchor)
+            mine, own = one_client(model, loss, samples, one, phase.of(client), rule, own_anchor)
         trained.append(mine)
-        means.append(mean)
+        losses.append(own)
     stacked = {name: torch.stack([tree[name] for tree in trained]) for name in theta}
-    return stacked, torch.stack(means)
+    return stacked, torch.stack(losses)
 
 
 def _optimiser(values: list[Tensor], sgd: LocalSGD) -> torch.optim.Optimizer:
@@ -164,7 +165,11 @@ def one_client(
     rule: Rule,
     anchor: Params | None = None,
 ) -> tuple[Params, Tensor]:
-    """torch's own optimiser on one client's batches, which follow the layout of the weights."""
+    """torch's own optimiser on one client's batches, which follow the layout of the weights.
+
+    Returns:
+        the model after the last step, and the loss (S,) of every step.
+    """
     sgd = rule.sgd
     values = {name: v.clone().requires_grad_() for name, v in theta.items()}
     is_channels_last = any(
@@ -175,7 +180,7 @@ def one_client(
     )
     learning = [v for name, v in values.items() if rule.only is None or name in rule.only]
     optimiser = _optimiser(learning, sgd)
-    total = torch.zeros((), dtype=torch.float64, device=phase.ids.device)
+    losses = torch.zeros(phase.active.shape[1], dtype=torch.float64, device=phase.ids.device)
     taken = int(phase.active.sum())
     counts = phase.weight[0].sum(dim=1).int().tolist()  # padding comes last
     numbers = torch.arange(taken, device=phase.ids.device).split(1)
@@ -186,11 +191,12 @@ def one_client(
         value = loss(model.alone(values, x), y).mean()
         optimiser.zero_grad()
         value.backward()
-        for name, v in values.items() if anchor else ():
-            if v.grad is not None and anchor is not None:
-                v.grad.add_(v.detach() - anchor[name], alpha=rule.strength)
+        for name, goal in (anchor or {}).items():
+            away = values[name].detach() - goal
+            grad = values[name].grad
+            values[name].grad = rule.strength * away + (0 if grad is None else grad)
         if sgd.clip_norm:
             torch.nn.utils.clip_grad_norm_(learning, sgd.clip_norm)
         optimiser.step()
-        total += value.detach().double()
-    return {name: v.detach() for name, v in values.items()}, total / max(taken, 1)
+        losses.index_copy_(0, step, value.detach().double()[None])
+    return {name: v.detach() for name, v in values.items()}, losses

@@ -40,11 +40,55 @@ def _conv_forward(
             w_ptr + ((client * KH + ky) * RUN + k[:, None]) * NO + o[None, :],
             mask=(k[:, None] < RUN) & (o[None, :] < NO),
             other=0.0,
-        )
+        ).to(x_ptr.dtype.element_ty)
         acc = tl.dot(inputs, weights, acc, input_precision="tf32")
     acc += tl.load(bias_ptr + client * NO + o, mask=o < NO, other=0.0)[None, :]
     to = out_ptr + (client * P + p[:, None]) * NO + o[None, :]
     tl.store(to, acc, mask=(p[:, None] < P) & (o[None, :] < NO))
+
+
+@triton.jit
+def _conv_pool_forward(
+    x_ptr, w_ptr, bias_ptr, out_ptr, which_ptr, B, H, W, PH, PW, P,
+    CI: tl.constexpr, NO: tl.constexpr, KH: tl.constexpr, RUN: tl.constexpr,
+    BP: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr,
+):  # fmt: skip
+    """The same, and of each 2x2 window only the largest output above 0, and which of the four it
+    was (4: none). The outputs themselves, four times as many numbers, are never written."""
+    client = tl.program_id(1).to(tl.int64)
+    p = tl.program_id(0) * BP + tl.arange(0, BP)
+    o = tl.arange(0, BO)
+    b, y, x = p // (PH * PW), p // PW % PH, p % PW
+    at = ((client * B + b) * H + 2 * y) * W * CI + 2 * x * CI
+    first = tl.zeros((BP, BO), dtype=tl.float32)
+    second, third, fourth = first, first, first
+    pieces: tl.constexpr = (RUN + BK - 1) // BK
+    for step in range(KH * pieces):
+        ky, k = step // pieces, step % pieces * BK + tl.arange(0, BK)
+        weights = tl.load(
+            w_ptr + ((client * KH + ky) * RUN + k[:, None]) * NO + o[None, :],
+            mask=(k[:, None] < RUN) & (o[None, :] < NO),
+            other=0.0,
+        ).to(x_ptr.dtype.element_ty)
+        source = x_ptr + at[:, None] + ky * W * CI + k[None, :]
+        here = (p[:, None] < P) & (k[None, :] < RUN)
+        inputs = tl.load(source, mask=here, other=0.0)
+        first = tl.dot(inputs, weights, first, input_precision="tf32")
+        inputs = tl.load(source + CI, mask=here, other=0.0)
+        second = tl.dot(inputs, weights, second, input_precision="tf32")
+        inputs = tl.load(source + W * CI, mask=here, other=0.0)
+        third = tl.dot(inputs, weights, third, input_precision="tf32")
+        inputs = tl.load(source + W * CI + CI, mask=here, other=0.0)
+        fourth = tl.dot(inputs, weights, fourth, input_precision="tf32")
+    best, which = first, tl.zeros((BP, BO), dtype=tl.int32)
+    best, which = tl.where(second > best, second, best), tl.where(second > best, 1, which)
+    best, which = tl.where(third > best, third, best), tl.where(third > best, 2, which)
+    best, which = tl.where(fourth > best, fourth, best), tl.where(fourth > best, 3, which)
+    best += tl.load(bias_ptr + client * NO + o, mask=o < NO, other=0.0)[None, :]
+    to = (client * P + p[:, None]) * NO + o[None, :]
+    here = (p[:, None] < P) & (o[None, :] < NO)
+    tl.store(out_ptr + to, tl.maximum(best, 0.0), mask=here)
+    tl.store(which_ptr + to, tl.where(best > 0, which, 4).to(tl.uint8), mask=here)
 
 
 @triton.jit
@@ -74,7 +118,7 @@ def _conv_input_gradient(
             w_ptr + ((client * KH * KW + step) * CI + ci[None, :]) * NO + o[:, None],
             mask=(ci[None, :] < CI) & (o[:, None] < NO),
             other=0.0,
-        )
+        ).to(g_ptr.dtype.element_ty)
         acc = tl.dot(g, weights, acc, input_precision="tf32")
     to = dx_ptr + (client * Q + q[:, None]) * CI + ci[None, :]
     tl.store(to, acc, mask=(q[:, None] < Q) & (ci[None, :] < CI))
@@ -82,15 +126,16 @@ def _conv_input_gradient(
 
 @triton.jit
 def _conv_weight_gradient(
-    x_ptr, g_ptr, dw_ptr, db_ptr, B, H, W, OH, OW, clients,
+    x_ptr, g_ptr, dw_ptr, db_ptr, B, H, W, OH, OW, clients, lr, keep, UPDATE: tl.constexpr,
     P: tl.constexpr, CI: tl.constexpr, NO: tl.constexpr, KH: tl.constexpr, RUN: tl.constexpr,
     SHARE: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
     """dw[ky, k, o] = sum_p x[row(p) + ky, k] g[p, o] over a share of the positions p.
 
-    The shares of a client are summed afterwards, always in the same order. Reading the gradient
-    behind the pool instead (a quarter of the numbers, and which of four each went to) was slower,
-    presumably because the choice keeps the loads from being pipelined.
+    Where one share is all (UPDATE) the step is taken at once: dw and db are the weights and the
+    bias. Else the shares of a client are summed afterwards, always in the same order. Reading the
+    gradient behind the pool instead (a quarter of the numbers, and which of four each went to) was
+    slower, presumably because the choice keeps the loads from being pipelined.
     """
     client = tl.program_id(1).to(tl.int64)
     share = tl.program_id(2)
@@ -115,33 +160,16 @@ def _conv_weight_gradient(
             other=0.0,
         )
         acc = tl.dot(inputs, g, acc, input_precision="tf32")
-        db += tl.sum(g, axis=0)
+        db += tl.sum(g.to(tl.float32), axis=0)
     to = dw_ptr + (((share * clients + client) * KH + ky) * RUN + k[:, None]) * NO + o[None, :]
-    tl.store(to, acc, mask=(k[:, None] < RUN) & (o[None, :] < NO))
+    here = (k[:, None] < RUN) & (o[None, :] < NO)
+    to_bias = db_ptr + (share * clients + client) * NO + o
+    if UPDATE:
+        acc = keep * tl.load(to, mask=here, other=0.0) - lr * acc
+        db = keep * tl.load(to_bias, mask=o < NO, other=0.0) - lr * db
+    tl.store(to, acc, mask=here)
     if tl.program_id(0) == 0:
-        tl.store(db_ptr + (share * clients + client) * NO + o, db, mask=o < NO)
-
-
-@triton.jit
-def _pool_forward(
-    x_ptr, out_ptr, which_ptr, total, W, OW, OH, H,
-    CH: tl.constexpr, RELU: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """The largest of each 2x2 window and which it was (4: none, the ReLU cut it off)."""
-    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    ch, xo, yo, n = i % CH, i // CH % OW, i // (CH * OW) % OH, i // (CH * OW * OH)
-    at = x_ptr + ((n * H + 2 * yo) * W + 2 * xo) * CH + ch
-    best = tl.load(at, mask=i < total, other=0.0)
-    which = tl.zeros((BLOCK,), dtype=tl.int32)
-    for j in tl.static_range(1, 4):
-        other = tl.load(at + (j // 2 * W + j % 2) * CH, mask=i < total, other=0.0)
-        is_more = other > best
-        best, which = tl.where(is_more, other, best), tl.where(is_more, j, which)
-    if RELU:
-        which = tl.where(best > 0, which, 4)
-        best = tl.where(best > 0, best, 0.0)
-    tl.store(out_ptr + i, best, mask=i < total)
-    tl.store(which_ptr + i, which.to(tl.uint8), mask=i < total)
+        tl.store(to_bias, db, mask=o < NO)
 
 
 @triton.jit
@@ -161,8 +189,11 @@ def _pool_backward(
 
 # Tiles of the weight gradient, measured on an H200 (benchmarks/2026-11-15-engine): filters whose
 # rows are short (the first layer: five pixels of three colours) and all others.
-NARROW = {"BP": 32, "BK": 16, "warps": 1, "shares": 4}
-WIDE = {"BP": 32, "BK": 64, "warps": 2, "shares": 1}
+NARROW = {"BP": 32, "BK": 16, "warps": 1, "shares": 4, "stages": 3}
+WIDE = {"BP": 32, "BK": 64, "warps": 2, "shares": 1, "stages": 3}
+# Tiles of the convolution with a pool behind it, for the same two kinds.
+POOLED_NARROW = {"BP": 32, "BK": 16, "warps": 2, "stages": 2}
+POOLED_WIDE = {"BP": 32, "BK": 32, "warps": 4, "stages": 3}
 
 
 def _power(size: int) -> int:
@@ -183,6 +214,23 @@ def conv_forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         BP=block, BK=16 if run <= 16 else 32, BO=_power(outputs), num_warps=4, num_stages=2,
     )  # fmt: skip
     return out
+
+
+def conv_pool_forward(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """`conv_forward`, 2x2 maximum and ReLU: (C, B, OH // 2, OW // 2, O), and which entry it was."""
+    clients, batch, height, width, channels = x.shape
+    _, kh, kw, _, outputs = weight.shape
+    ph, pw = (height - kh + 1) // 2, (width - kw + 1) // 2
+    out = torch.empty(clients, batch, ph, pw, outputs, device=x.device, dtype=x.dtype)
+    which = torch.empty(out.shape, device=x.device, dtype=torch.uint8)
+    positions, run = batch * ph * pw, kw * channels
+    tile = POOLED_NARROW if run <= 16 else POOLED_WIDE
+    _conv_pool_forward[(triton.cdiv(positions, tile["BP"]), clients)](
+        x, weight, bias, out, which, batch, height, width, ph, pw, positions,
+        CI=channels, NO=outputs, KH=kh, RUN=run, BP=tile["BP"], BK=tile["BK"],
+        BO=_power(outputs), num_warps=tile["warps"], num_stages=tile["stages"],
+    )  # fmt: skip
+    return out, which
 
 
 def conv_input_gradient(g: Tensor, weight: Tensor, height: int, width: int) -> Tensor:
@@ -209,32 +257,19 @@ def conv_update(
     positions, run = batch * oh * ow, kw * channels
     tile = NARROW if run <= 16 else WIDE
     shares = max(1, min(tile["shares"], positions // 512))
-    dw = torch.empty(shares, *weight.shape, device=x.device, dtype=x.dtype)
-    db = torch.empty(shares, *bias.shape, device=x.device, dtype=x.dtype)
+    keep, dw, db = 1 - lr * decay, weight, bias
+    if shares > 1:
+        dw = torch.empty(shares, *weight.shape, device=x.device, dtype=weight.dtype)
+        db = torch.empty(shares, *bias.shape, device=x.device, dtype=weight.dtype)
     _conv_weight_gradient[(kh * triton.cdiv(run, tile["BK"]), clients, shares)](
-        x, g, dw, db, batch, height, width, oh, ow, clients,
+        x, g, dw, db, batch, height, width, oh, ow, clients, lr, keep, UPDATE=shares == 1,
         P=positions, CI=channels, NO=outputs, KH=kh, RUN=run,
         SHARE=triton.cdiv(positions, shares), BP=tile["BP"], BK=tile["BK"], BO=_power(outputs),
-        num_warps=tile["warps"], num_stages=2,
+        num_warps=tile["warps"], num_stages=tile["stages"],
     )  # fmt: skip
-    if decay:
-        weight.mul_(1 - lr * decay)
-        bias.mul_(1 - lr * decay)
-    weight.sub_(dw[0] if shares == 1 else dw.sum(0), alpha=lr)
-    bias.sub_(db[0] if shares == 1 else db.sum(0), alpha=lr)
-
-
-def pool_forward(x: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
-    """2x2 maximum with stride 2 of (C, B, H, W, channels), then ReLU; and which entry it was."""
-    clients, batch, height, width, channels = x.shape
-    oh, ow = height // 2, width // 2
-    out = torch.empty(clients, batch, oh, ow, channels, device=x.device, dtype=x.dtype)
-    which = torch.empty(out.shape, device=x.device, dtype=torch.uint8)
-    total, block = out.numel(), 1024
-    _pool_forward[(triton.cdiv(total, block),)](
-        x, out, which, total, width, ow, oh, height, CH=channels, RELU=relu, BLOCK=block
-    )
-    return out, which
+    if shares > 1:
+        weight.mul_(keep).sub_(dw.sum(0), alpha=lr)
+        bias.mul_(keep).sub_(db.sum(0), alpha=lr)
 
 
 def pool_backward(g: Tensor, which: Tensor, height: int, width: int) -> Tensor:

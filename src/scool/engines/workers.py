@@ -59,7 +59,7 @@ def by_workers(
     trained = {
         name: torch.stack([tree[name].contiguous() for tree, _ in results]) for name in theta
     }
-    return trained, torch.stack([mean for _, mean in results])
+    return trained, torch.stack([losses for _, losses in results])
 
 
 def _own_copy(module: nn.Module) -> Functional:

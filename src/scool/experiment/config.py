@@ -9,6 +9,7 @@ from scool.algorithms import AnyAlgorithm
 from scool.contracts import Recorder
 from scool.data.catalogue import DataConfig, load
 from scool.data.federation import Federation
+from scool.engines.formulation import Precision
 from scool.errors import ConfigError, RunError, require
 from scool.experiment.options import as_dict, with_options
 from scool.experiment.recipes import recipe
@@ -35,6 +36,8 @@ class Settings:
     """Rounds between checkpoints."""
     client_chunk: int = 0
     """Clients trained side by side; 0 chooses by free memory. No influence on results."""
+    precision: Precision = "float32"
+    """Of the products in local training: float32 (TF32 on a GPU) or bf16."""
     strict: bool = False
     """Stop when a client's numbers stop being finite, instead of leaving the client out."""
 
@@ -102,6 +105,7 @@ def execute(
         checkpoint_every=settings.checkpoint_every,
         client_chunk=settings.client_chunk,
         strict=settings.strict,
+        precision=settings.precision,
         recorders=recorders,
         method=config.method,
         config=config.to_dict(),

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from scool.contracts import Recorder
 from scool.data.federation import Federation
+from scool.data.validation import with_validation
+from scool.engines.formulation import Precision
 from scool.engines.local import LocalEngine
 from scool.engines.memory import fitting_threads
 from scool.errors import QuarantineError, RunError, require
@@ -20,6 +22,7 @@ from scool.experiment.progress import identity_of, open_run
 from scool.experiment.result import Result
 from scool.experiment.rows import describe_round
 from scool.models import ModelConfig, initial_params, parameters_of
+from scool.recording.clients import write_clients
 from scool.types import Params
 
 Model = nn.Module | str | ModelConfig | Callable[[], nn.Module]
@@ -40,6 +43,13 @@ def prepare_model(model: Model, federation: Federation, seed: int) -> tuple[nn.M
     return initial_params(model, seed)
 
 
+def prepare_data(federation: Federation, algorithm: Any, seed: int) -> Federation:
+    """Validation samples for a method that judges by them (it has a field `validation`, their
+    share); the others train on all."""
+    share = getattr(algorithm, "validation", 0.0)
+    return with_validation(federation, share, seed) if share else federation
+
+
 def fit(
     federation: Federation,
     model: Model,
@@ -54,6 +64,7 @@ def fit(
     checkpoint_every: int = 10,
     client_chunk: int = 0,
     strict: bool = False,
+    precision: Precision = "float32",
     recorders: Sequence[Recorder] = (),
     method: str | None = None,
     config: Mapping[str, Any] | None = None,
@@ -73,6 +84,8 @@ def fit(
         client_chunk: clients trained side by side; 0 chooses by free memory. No influence on
             results.
         strict: stop when a client's numbers stop being finite, instead of leaving it out.
+        precision: of the products in local training, `float32` or `bf16`; models, updates, cross
+            losses and scores are float32 (TF32 on a GPU) in both.
 
     Returns:
         the models, their scores, the graph of every round, and what it cost.
@@ -81,14 +94,23 @@ def fit(
     require(eval_every >= 1, "eval_every", eval_every, "give at least 1")
     require(checkpoint_every >= 1, "checkpoint_every", checkpoint_every, "give at least 1")
     require(client_chunk >= 0, "client_chunk", client_chunk, "give 0 (automatic) or more")
+    federation = prepare_data(federation, algorithm, seed)
     module, theta0 = prepare_model(model, federation, seed)
     engine = LocalEngine(
-        federation, module, seed=seed, device=device, client_chunk=client_chunk, strict=strict
+        federation,
+        module,
+        seed=seed,
+        device=device,
+        client_chunk=client_chunk,
+        strict=strict,
+        precision=precision,
     )
     method = method or type(algorithm).__name__
     header = _header(method, rounds, seed, engine, config)
     header["identity"] = identity_of(algorithm, federation, seed, theta0)
     folder, progress = open_run(out, resume, header, engine, algorithm, theta0)
+    if folder:
+        write_clients(folder.path, federation)
     for recorder in recorders:
         recorder.start(header, progress.done)
     try:

@@ -81,6 +81,22 @@ class LocalSGD:
         per_epoch = -(-sizes // self.batch_size)
         return torch.full_like(sizes, self.steps) if self.steps else self.epochs * per_epoch
 
+    def samples_per_round(self, sizes: Tensor, round: int) -> Tensor:
+        """(n,) samples that the local steps of a round go through.
+
+        >>> LocalSGD(steps=2, batch_size=4).samples_per_round(torch.tensor([6, 9]), 0)
+        tensor([6, 8])
+        """
+        if not self.steps:
+            return self.epochs * sizes
+        per_epoch = (-(-sizes // self.batch_size)).clamp(min=1)
+
+        def after(step: int) -> Tensor:
+            rest = ((step % per_epoch) * self.batch_size).minimum(sizes)
+            return step // per_epoch * sizes + rest
+
+        return after((round + 1) * self.steps) - after(round * self.steps)
+
 
 class Pull(NamedTuple):
     r"""A proximal term of the local objective, $\frac{\lambda}{2} \|\theta_i - a_i\|^2$: every
