@@ -87,7 +87,7 @@ class Trained(NamedTuple):
 
 
 Metric = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(outputs (s, C), targets (s, ...), classes (C,) bool) -> one number a sample, (s,)."""
+"""(outputs (s, C), targets (s, ...), classes (C,) bool) -> a number a sample (s,), or several."""
 
 
 class Engine(Protocol):
@@ -189,7 +189,8 @@ class Engine(Protocol):
         ...
 
     def measure(self, theta: Tree, split: Split, metric: Metric) -> Tensor:
-        """(K,) mean of a metric over each client's own samples; NaN where it has none."""
+        """(K,) mean of a metric over each client's own samples, (K, m) of one that gives m numbers;
+        NaN where a client has none."""
         ...
 
     def gather(self, rows: Tensor) -> Tensor:

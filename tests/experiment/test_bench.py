@@ -25,6 +25,16 @@ def test_a_case_of_three_clients() -> None:
     assert row["weight_bytes_per_second"] == pytest.approx(3 * 4 * 85 * 3 * 2 / seconds)
 
 
+def test_rates_are_set_against_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = bench.Case("mlp", lambda: mlp((4,), 10, (5,)), (4,), clients=3, steps=2)
+    monkeypatch.setattr(bench, "engine_cases", lambda device: [case])
+    rates = {"machine_bytes_per_second": 1e9, "machine_flops_per_second": 1e10}
+    monkeypatch.setattr(bench, "machine_rates", lambda device: rates)
+    (row,) = bench.bench_engine("cpu", repeats=1)
+    assert row["bytes_fraction"] == pytest.approx(row["weight_bytes_per_second"] / 1e9)
+    assert row["flops_fraction"] == pytest.approx(row["flops_per_second"] / 1e10)
+
+
 def test_the_loop_does_the_work_of_the_engine() -> None:
     """What the ratio compares gives the same models."""
     torch.manual_seed(0)

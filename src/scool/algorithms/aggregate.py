@@ -15,11 +15,12 @@ def mix_updates(engine: Engine, weights: Tensor, theta: Tree, half: Tree) -> Tre
     """
     mixed = engine.mix(weights, {n: half[n] - theta[n] for n in theta})
     eye = torch.eye(len(weights), dtype=weights.dtype, device=weights.device)
-    alone = (weights == eye).all(dim=1)[engine.owned.to(weights.device)]
-    out: Tree = {}
-    for n, mine in half.items():
-        out[n] = torch.where(per_client(alone, mine).bool(), mine, theta[n] + mixed[n])
-    return out
+    alone = (weights == eye).all(dim=1)[engine.owned.to(weights.device)].nonzero()[:, 0]
+    for n, update in mixed.items():  # in place: the stack of all models is large
+        update.add_(theta[n])
+        rows = alone.to(update.device)
+        update[rows] = half[n][rows]
+    return mixed
 
 
 def per_client(value: Tensor, like: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from Python takes longer than running them. The step number lives on the device,
 fetches the next batch by itself, and the buffers are kept, so that one capture serves all rounds.
 """
 
+from importlib.util import find_spec
 from typing import final
 
 import torch
@@ -51,6 +52,10 @@ class CapturedSteps:
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         """Warm up on a side stream, then record one step. What the steps did is overwritten."""
+        if find_spec("triton") is not None:
+            from scool.engines.triton_launch import compile_together
+
+            compile_together(self._advance)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):

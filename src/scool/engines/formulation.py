@@ -13,6 +13,7 @@ from torch.func import vmap
 
 from scool.engines.cuda_graph import CapturedSteps
 from scool.engines.fused import FusedStack, FusedStepper
+from scool.engines.grouped import by_chunks, group_module
 from scool.engines.memory import tensor_cores
 from scool.engines.optimisers import GradientStepper
 from scool.engines.samples import Samples
@@ -63,6 +64,7 @@ class Formulation:
     | anywhere | draws random numbers (dropout), or `vmap` refuses it | one client after another |
     | CPU | any | `vmap` of the gradient |
     | CPU | large convolutional network | a client at a time in each of several threads |
+    | CPU | small sequence of image layers | grouped convolutions, some clients at a time |
     | CPU | sequence of linear layers, plain SGD | update fused into the backward pass |
     | CUDA | any | `vmap`, captured as a graph |
     | CUDA | sequence of known layers | stacked layers, captured |
@@ -91,13 +93,16 @@ class Formulation:
         stacked = stacked if self.is_cuda else None
         self._is_stacked = stacked is not None
         self._has_workers = not self.is_cuda and suits_workers(module)
+        self._is_chunked = False
+        if not self.is_cuda and not self._has_workers and (grouped := group_module(module)):
+            stacked, self._is_chunked = grouped, True
         self._gradient = (
             vmap_gradient(self.model, loss) if stacked is None else stacked_gradient(stacked, loss)
         )
         self._outputs: Layer = vmap(self.model)
         if self._fused is not None:
             self._outputs = self._fused.outputs
-        elif stacked is not None:
+        elif self._is_stacked and stacked is not None:
             self._outputs = stacked
         elif self._has_workers:
             self._outputs = self._each
@@ -151,7 +156,8 @@ class Formulation:
         with _unseen(step.device):
             batch = Batch(*(part[:, :2] for part in batch_at(samples, phase.of(0), step)))
             check_outputs(self.model, unstack(theta, 0), batch.x[0], columns)
-            if not self._is_stacked and not self.model.has_dropout:
+            is_sure = self._is_stacked or self._is_chunked
+            if not is_sure and not self.model.has_dropout:
                 try:
                     self._gradient({name: t[:1] for name, t in theta.items()}, batch)
                 except torch.OutOfMemoryError:
@@ -188,6 +194,8 @@ class Formulation:
             if self._has_workers:
                 module = self.model.module
                 return by_workers(module, self.loss, samples, theta, phase, rule, anchor)
+            if self._is_chunked:
+                return by_chunks(stepper, samples, theta, phase, anchor)
             if not self.is_cuda:
                 return stepwise(stepper, samples, theta, phase, anchor)
             with tensor_cores():

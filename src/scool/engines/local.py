@@ -54,8 +54,11 @@ def _rows(tree: Tree, ids: Tensor) -> Tree:
 
 
 def _finite(tree: Tree) -> Tensor:
-    """(c,) bool: all of the model are numbers."""
-    parts = [torch.isfinite(stacked).flatten(1).all(dim=1) for stacked in tree.values()]
+    """(c,) bool: all of the model are numbers. Extremes show it without a copy of the model."""
+    parts: list[Tensor] = []
+    for stacked in tree.values():
+        low, high = stacked.flatten(1).aminmax(dim=1)
+        parts.append(low.isfinite() & high.isfinite())
     return torch.stack(parts).all(dim=0)
 
 
@@ -369,24 +372,27 @@ class LocalEngine:
     def measure(self, theta: Tree, split: Split, metric: Metric) -> Tensor:
         source = self._splits[split]
         judge = vmap(metric)
-        result = torch.full((self.num_clients,), torch.nan, dtype=torch.float64)
+        parts: list[Tensor] = []
 
         def work(ids: Tensor) -> None:
             mine = _rows(theta, ids)
-            mask = source.split.mask[ids].double()
-            total = torch.zeros(len(ids), dtype=torch.float64, device=self.device)
+            mask = source.split.mask[ids]
+            total: Tensor | float = 0.0
             columns = torch.arange(source.width, device=self.device)
             for part in columns.split(max(1, self._room.rows // len(ids))):
                 x, y = source.fetch(ids, part.expand(len(ids), -1), None)
                 with tensor_cores():
                     outputs = self._formulation.outputs(mine, x)
-                values = judge(outputs, y, self.federation.classes[ids]).double()
-                total += values.where(mask[:, part] > 0, 0.0).sum(dim=1)
-            result[ids.cpu()] = (total / mask.sum(dim=1)).cpu()  # 0 / 0 is NaN: no samples
+                values = judge(outputs, y, self.federation.classes[ids]).double()  # (c, s[, m])
+                here = mask[:, part].view(*values.shape[:2], *[1] * (values.dim() - 2))
+                total = total + values.where(here, 0.0).sum(dim=1)
+            assert isinstance(total, Tensor)
+            count = mask.sum(dim=1).view(-1, *[1] * (total.dim() - 1))
+            parts.append((total / count).cpu())  # 0 / 0 is NaN: no samples
 
         for ids in self.owned.split(min(self._room.clients, self._room.rows)):
             self._room.each(ids, work)
-        return result
+        return torch.cat(parts)
 
     # ------------------------------------------------------------------ inside
 

@@ -30,12 +30,12 @@ def stack_module(module: nn.Module) -> Layer | None:
 
     None where the module is not a plain sequence of layers that have a stacked form.
     """
-    if type(module) is not nn.Sequential or not _is_plain(module):
+    if type(module) is not nn.Sequential or not is_plain(module):
         return None
     layers: list[Layer] = []
     is_image = starts_as_image = isinstance(module[0], nn.Conv2d)
     for name, layer in module.named_children():
-        form = (_IMAGE_FORMS if is_image else _FLAT_FORMS).get(type(layer))
+        form = (_IMAGE_FORMS if is_image else FLAT_FORMS).get(type(layer))
         stacked = form(name, layer) if form else None
         if stacked is None:
             return None
@@ -54,7 +54,7 @@ def stack_module(module: nn.Module) -> Layer | None:
     return forward
 
 
-def _is_plain(module: nn.Module) -> bool:
+def is_plain(module: nn.Module) -> bool:
     """Everything is trained, nothing is used twice, and nothing is hooked to the layers."""
     layers = [layer for _, layer in module.named_modules(remove_duplicate=False)]
     weights = [p for _, p in module.named_parameters(remove_duplicate=False)]
@@ -86,8 +86,8 @@ def _linear(name: str, layer: nn.Module) -> Layer:
 def _conv(name: str, layer: nn.Module) -> Layer | None:
     """Patches times weights; stride, padding and dilation 1 or plain, one group."""
     assert isinstance(layer, nn.Conv2d)
-    is_plain = layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"
-    if not is_plain or isinstance(layer.padding, str):
+    is_simple = layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"
+    if not is_simple or isinstance(layer.padding, str):
         return None
     (kh, kw), (sh, sw), (ph, pw) = layer.kernel_size, layer.stride, layer.padding
     has_bias = layer.bias is not None
@@ -166,8 +166,8 @@ def _layer_norm(name: str, layer: nn.Module) -> Layer | None:
 
 def _flatten(name: str, layer: nn.Module) -> Layer | None:
     assert isinstance(layer, nn.Flatten)
-    is_plain = (layer.start_dim, layer.end_dim) == (1, -1)
-    return (lambda params, x: x.flatten(2)) if is_plain else None
+    is_whole = (layer.start_dim, layer.end_dim) == (1, -1)
+    return (lambda params, x: x.flatten(2)) if is_whole else None
 
 
 def _flatten_image(name: str, layer: nn.Module) -> Layer | None:
@@ -189,16 +189,16 @@ def _pair(value: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 Form: TypeAlias = Callable[[str, nn.Module], Layer | None]
-_ELEMENTWISE: dict[type[nn.Module], Form] = {
+ELEMENTWISE: dict[type[nn.Module], Form] = {
     kind: _elementwise
     for kind in (nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.LeakyReLU, nn.Identity)
 }
-_FLAT_FORMS: dict[type[nn.Module], Form] = _ELEMENTWISE | {
+FLAT_FORMS: dict[type[nn.Module], Form] = ELEMENTWISE | {
     nn.Linear: _linear,
     nn.LayerNorm: _layer_norm,
     nn.Flatten: _flatten,
 }
-_IMAGE_FORMS: dict[type[nn.Module], Form] = _ELEMENTWISE | {
+_IMAGE_FORMS: dict[type[nn.Module], Form] = ELEMENTWISE | {
     nn.Conv2d: _conv,
     nn.MaxPool2d: _max_pool,
     nn.AvgPool2d: _average_pool,

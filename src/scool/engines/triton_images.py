@@ -10,9 +10,10 @@ import triton.language as tl
 from torch import Tensor
 
 from scool.data.transform import ImageTransform, constants
+from scool.engines.triton_launch import launch
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["H", "W", "PAD", "FILL"])
 def _images(
     pool_ptr, row_ptr, draws_ptr, scale_ptr, shift_ptr, out_ptr, H, W, PAD, FILL, low, span,
     CH: tl.constexpr, AUGMENT: tl.constexpr, FLIP: tl.constexpr, JITTER: tl.constexpr,
@@ -64,7 +65,8 @@ def fetch_images(
     scale, shift, _ = constants(transform, pool.device)
     low = max(0.0, 1 - transform.saturation)
     block = min(1024, triton.next_power_of_2(height * width))
-    _images[(triton.cdiv(height * width, block), rows.numel())](
+    launch(
+        _images, (triton.cdiv(height * width, block), rows.numel()),
         pool, rows.contiguous(), pool if draws is None else draws.contiguous(), scale, shift, out,
         height, width, transform.padding, transform.fill, low, 1 + transform.saturation - low,
         CH=channels, AUGMENT=draws is not None, FLIP=transform.flip,

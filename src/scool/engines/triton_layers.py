@@ -14,8 +14,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from scool.engines.triton_launch import launch
 
-@triton.jit
+
+@triton.jit(do_not_specialize=["B", "H", "W", "OH", "OW", "P"])
 def _conv_forward(
     x_ptr, w_ptr, bias_ptr, out_ptr, B, H, W, OH, OW, P,
     CI: tl.constexpr, NO: tl.constexpr, KH: tl.constexpr, RUN: tl.constexpr,
@@ -47,7 +49,7 @@ def _conv_forward(
     tl.store(to, acc, mask=(p[:, None] < P) & (o[None, :] < NO))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "H", "W", "PH", "PW", "P"])
 def _conv_pool_forward(
     x_ptr, w_ptr, bias_ptr, out_ptr, which_ptr, B, H, W, PH, PW, P,
     CI: tl.constexpr, NO: tl.constexpr, KH: tl.constexpr, RUN: tl.constexpr,
@@ -91,7 +93,7 @@ def _conv_pool_forward(
     tl.store(which_ptr + to, tl.where(best > 0, which, 4).to(tl.uint8), mask=here)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "H", "W", "OH", "OW", "Q"])
 def _conv_input_gradient(
     g_ptr, w_ptr, dx_ptr, B, H, W, OH, OW, Q,
     CI: tl.constexpr, NO: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
@@ -124,13 +126,13 @@ def _conv_input_gradient(
     tl.store(to, acc, mask=(q[:, None] < Q) & (ci[None, :] < CI))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "H", "W", "OH", "OW", "clients"])
 def _conv_weight_gradient(
     x_ptr, g_ptr, dw_ptr, db_ptr, B, H, W, OH, OW, clients, lr, keep, UPDATE: tl.constexpr,
     P: tl.constexpr, CI: tl.constexpr, NO: tl.constexpr, KH: tl.constexpr, RUN: tl.constexpr,
     SHARE: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
-    """dw[ky, k, o] = sum_p x[row(p) + ky, k] g[p, o] over a share of the positions p.
+    """dw[k, o] = sum_p x[p + entry(k)] g[p, o] over a share of the positions p.
 
     Where one share is all (UPDATE) the step is taken at once: dw and db are the weights and the
     bias. Else the shares of a client are summed afterwards, always in the same order. Reading the
@@ -139,8 +141,8 @@ def _conv_weight_gradient(
     """
     client = tl.program_id(1).to(tl.int64)
     share = tl.program_id(2)
-    pieces: tl.constexpr = (RUN + BK - 1) // BK
-    ky, k = tl.program_id(0) // pieces, tl.program_id(0) % pieces * BK + tl.arange(0, BK)
+    k = tl.program_id(0) * BK + tl.arange(0, BK)  # entries of the filter, row after row
+    entry = k // RUN * W * CI + k % RUN  # where its input lies, seen from the first
     o = tl.arange(0, BO)
     acc = tl.zeros((BK, BO), dtype=tl.float32)
     db = tl.zeros((BO,), dtype=tl.float32)
@@ -148,10 +150,10 @@ def _conv_weight_gradient(
         p = share * SHARE + p0 + tl.arange(0, BP)
         inside = (p < P) & (p < (share + 1) * SHARE)
         b, y, x = p // (OH * OW), p // OW % OH, p % OW
-        at = ((client * B + b) * H + y + ky) * W * CI + x * CI
+        at = ((client * B + b) * H + y) * W * CI + x * CI
         inputs = tl.load(
-            x_ptr + at[None, :] + k[:, None],
-            mask=inside[None, :] & (k[:, None] < RUN),
+            x_ptr + at[None, :] + entry[:, None],
+            mask=inside[None, :] & (k[:, None] < KH * RUN),
             other=0.0,
         )
         g = tl.load(
@@ -161,8 +163,8 @@ def _conv_weight_gradient(
         )
         acc = tl.dot(inputs, g, acc, input_precision="tf32")
         db += tl.sum(g.to(tl.float32), axis=0)
-    to = dw_ptr + (((share * clients + client) * KH + ky) * RUN + k[:, None]) * NO + o[None, :]
-    here = (k[:, None] < RUN) & (o[None, :] < NO)
+    to = dw_ptr + ((share * clients + client) * KH * RUN + k[:, None]) * NO + o[None, :]
+    here = (k[:, None] < KH * RUN) & (o[None, :] < NO)
     to_bias = db_ptr + (share * clients + client) * NO + o
     if UPDATE:
         acc = keep * tl.load(to, mask=here, other=0.0) - lr * acc
@@ -172,7 +174,7 @@ def _conv_weight_gradient(
         tl.store(to_bias, db, mask=o < NO)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["total", "W", "OW", "OH", "H"])
 def _pool_backward(
     g_ptr, which_ptr, dx_ptr, total, W, OW, OH, H,
     CH: tl.constexpr, BLOCK: tl.constexpr,
@@ -187,13 +189,20 @@ def _pool_backward(
         tl.store(to + (j // 2 * W + j % 2) * CH, tl.where(which == j, g, 0.0), mask=i < total)
 
 
-# Tiles of the weight gradient, measured on an H200 (benchmarks/2026-11-15-engine): filters whose
-# rows are short (the first layer: five pixels of three colours) and all others.
-NARROW = {"BP": 32, "BK": 16, "warps": 1, "shares": 4, "stages": 3}
-WIDE = {"BP": 32, "BK": 64, "warps": 2, "shares": 1, "stages": 3}
-# Tiles of the convolution with a pool behind it, for the same two kinds.
-POOLED_NARROW = {"BP": 32, "BK": 16, "warps": 2, "stages": 2}
-POOLED_WIDE = {"BP": 32, "BK": 32, "warps": 4, "stages": 3}
+# Tiles, measured on an H200 (benchmarks/2026-11-15-engine): for filters whose rows are short (the
+# first layer: three or five pixels of three colours), and for all others.
+FORWARD = ({"BP": 64, "BK": 16}, {"BP": 128, "BK": 16})
+POOLED = (
+    {"BP": 32, "BK": 16, "warps": 2, "stages": 2},
+    {"BP": 32, "BK": 32, "warps": 4, "stages": 3},
+)
+UPDATE = ({"BK": 16, "warps": 1}, {"BK": 32, "warps": 2}, {"BK": 64, "warps": 2})
+SHARE = 2000  # positions that one program of the weight gradient sums up, about
+
+
+def _is_wide(run: int) -> int:
+    """Which of two tiles: 0 for filter rows of at most 16 numbers, 1 for longer ones."""
+    return int(run > 16)
 
 
 def _power(size: int) -> int:
@@ -207,11 +216,13 @@ def conv_forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     _, kh, kw, _, outputs = weight.shape
     oh, ow = height - kh + 1, width - kw + 1
     out = torch.empty(clients, batch, oh, ow, outputs, device=x.device, dtype=x.dtype)
-    positions, run, block = batch * oh * ow, kw * channels, 128
-    _conv_forward[(triton.cdiv(positions, block), clients)](
+    positions, run = batch * oh * ow, kw * channels
+    tile = FORWARD[_is_wide(run)]
+    launch(
+        _conv_forward, (triton.cdiv(positions, tile["BP"]), clients),
         x, weight, bias, out, batch, height, width, oh, ow, positions,
         CI=channels, NO=outputs, KH=kh, RUN=run,
-        BP=block, BK=16 if run <= 16 else 32, BO=_power(outputs), num_warps=4, num_stages=2,
+        BP=tile["BP"], BK=tile["BK"], BO=_power(outputs), num_warps=2, num_stages=3,
     )  # fmt: skip
     return out
 
@@ -224,8 +235,9 @@ def conv_pool_forward(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, 
     out = torch.empty(clients, batch, ph, pw, outputs, device=x.device, dtype=x.dtype)
     which = torch.empty(out.shape, device=x.device, dtype=torch.uint8)
     positions, run = batch * ph * pw, kw * channels
-    tile = POOLED_NARROW if run <= 16 else POOLED_WIDE
-    _conv_pool_forward[(triton.cdiv(positions, tile["BP"]), clients)](
+    tile = POOLED[_is_wide(run)]
+    launch(
+        _conv_pool_forward, (triton.cdiv(positions, tile["BP"]), clients),
         x, weight, bias, out, which, batch, height, width, ph, pw, positions,
         CI=channels, NO=outputs, KH=kh, RUN=run, BP=tile["BP"], BK=tile["BK"],
         BO=_power(outputs), num_warps=tile["warps"], num_stages=tile["stages"],
@@ -239,7 +251,8 @@ def conv_input_gradient(g: Tensor, weight: Tensor, height: int, width: int) -> T
     _, kh, kw, channels, _ = weight.shape
     dx = torch.empty(clients, batch, height, width, channels, device=g.device, dtype=g.dtype)
     inputs, block = batch * height * width, 64
-    _conv_input_gradient[(triton.cdiv(inputs, block), clients)](
+    launch(
+        _conv_input_gradient, (triton.cdiv(inputs, block), clients),
         g, weight, dx, batch, height, width, oh, ow, inputs,
         CI=channels, NO=outputs, KH=kh, KW=kw,
         BQ=block, BC=_power(channels), BO=_power(outputs), num_warps=4, num_stages=3,
@@ -255,17 +268,18 @@ def conv_update(
     _, kh, kw, _, outputs = weight.shape
     oh, ow = height - kh + 1, width - kw + 1
     positions, run = batch * oh * ow, kw * channels
-    tile = NARROW if run <= 16 else WIDE
-    shares = max(1, min(tile["shares"], positions // 512))
+    tile = UPDATE[_is_wide(run) * (1 if outputs <= 32 else 2)]
+    shares = max(1, round(positions / SHARE))
     keep, dw, db = 1 - lr * decay, weight, bias
     if shares > 1:
         dw = torch.empty(shares, *weight.shape, device=x.device, dtype=weight.dtype)
         db = torch.empty(shares, *bias.shape, device=x.device, dtype=weight.dtype)
-    _conv_weight_gradient[(kh * triton.cdiv(run, tile["BK"]), clients, shares)](
+    launch(
+        _conv_weight_gradient, (triton.cdiv(kh * run, tile["BK"]), clients, shares),
         x, g, dw, db, batch, height, width, oh, ow, clients, lr, keep, UPDATE=shares == 1,
         P=positions, CI=channels, NO=outputs, KH=kh, RUN=run,
-        SHARE=triton.cdiv(positions, shares), BP=tile["BP"], BK=tile["BK"], BO=_power(outputs),
-        num_warps=tile["warps"], num_stages=tile["stages"],
+        SHARE=triton.cdiv(positions, shares), BP=32, BK=tile["BK"], BO=_power(outputs),
+        num_warps=tile["warps"], num_stages=3,
     )  # fmt: skip
     if shares > 1:
         weight.mul_(keep).sub_(dw.sum(0), alpha=lr)
@@ -278,7 +292,18 @@ def pool_backward(g: Tensor, which: Tensor, height: int, width: int) -> Tensor:
     make = torch.empty if height % 2 == 0 and width % 2 == 0 else torch.zeros
     dx = make(clients, batch, height, width, channels, device=g.device, dtype=g.dtype)
     total, block = which.numel(), 1024
-    _pool_backward[(triton.cdiv(total, block),)](
-        g, which, dx, total, width, ow, oh, height, CH=channels, BLOCK=block
+    launch(
+        _pool_backward,
+        (triton.cdiv(total, block),),
+        g,
+        which,
+        dx,
+        total,
+        width,
+        ow,
+        oh,
+        height,
+        CH=channels,
+        BLOCK=block,
     )
     return dx

@@ -9,8 +9,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from scool.engines.triton_launch import launch
 
-@triton.jit
+
+@triton.jit(do_not_specialize=["B"])
 def _linear_backward(
     x_ptr, g_ptr, w_ptr, bias_ptr, dx_ptr, B, lr, keep,
     NI: tl.constexpr, NO: tl.constexpr, HAS_DX: tl.constexpr,
@@ -57,7 +59,8 @@ def linear_backward(
     clients, batch, inputs = x.shape
     outputs = weight.shape[1]
     dx = torch.empty_like(x) if needs_dx else None
-    _linear_backward[(triton.cdiv(inputs, TILE["BI"]), clients)](
+    launch(
+        _linear_backward, (triton.cdiv(inputs, TILE["BI"]), clients),
         x, g, weight, bias, x if dx is None else dx, batch, lr, keep,
         NI=inputs, NO=outputs, HAS_DX=needs_dx,
         BB=max(16, triton.next_power_of_2(batch)), BI=TILE["BI"],

@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from scool.engines.triton_launch import launch
+
 
 @triton.jit
 def _by_group(sums, G: tl.constexpr, CH: tl.constexpr):
@@ -44,7 +46,7 @@ def _statistics(
     tl.store(rstd_ptr + sample * CH + ch, 1 / tl.sqrt(variance + eps))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "H", "W", "PH", "PW"])
 def _norm_pool(
     h_ptr, mean_ptr, rstd_ptr, gamma_ptr, beta_ptr, out_ptr, which_ptr, B, H, W, PH, PW,
     S: tl.constexpr, CH: tl.constexpr, BLOCK: tl.constexpr,
@@ -71,7 +73,7 @@ def _norm_pool(
     tl.store(which_ptr + to, which.to(tl.uint8), mask=here)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["H", "W"])
 def _norm_sums(
     g_ptr, which_ptr, h_ptr, mean_ptr, rstd_ptr, sum_ptr, product_ptr, H, W,
     PH: tl.constexpr, PW: tl.constexpr, S: tl.constexpr, CH: tl.constexpr, BLOCK: tl.constexpr,
@@ -99,7 +101,7 @@ def _norm_sums(
     tl.store(product_ptr + sample * CH + ch, product)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "H", "W", "PH", "PW"])
 def _norm_gradient(
     g_ptr, which_ptr, h_ptr, mean_ptr, rstd_ptr, gamma_ptr, sum_ptr, product_ptr, dh_ptr,
     B, H, W, PH, PW,
@@ -133,7 +135,8 @@ def _norm_gradient(
     tl.store(dh_ptr + at, tl.where(h > 0, dr, 0.0), mask=here)
 
 
-BLOCK = 64  # positions of a program; all channels of each
+# Positions of a program (all channels of each), measured on an H200.
+STATISTICS, NORM, SUMS, GRADIENT = 256, 32, 128, 32
 
 
 def norm_pool_forward(
@@ -148,13 +151,15 @@ def norm_pool_forward(
     out = torch.empty(clients, batch, ph, pw, channels, device=h.device, dtype=h.dtype)
     which = torch.empty(out.shape, device=h.device, dtype=torch.uint8)
     samples = clients * batch
-    _statistics[(samples,)](
+    launch(
+        _statistics, (samples,),
         h, mean, rstd, eps,
-        PIXELS=height * width, G=groups, CH=channels, BLOCK=BLOCK, num_warps=8,
+        PIXELS=height * width, G=groups, CH=channels, BLOCK=STATISTICS, num_warps=4,
     )  # fmt: skip
-    _norm_pool[(triton.cdiv(ph * pw, BLOCK), samples)](
+    launch(
+        _norm_pool, (triton.cdiv(ph * pw, NORM), samples),
         h, mean, rstd, gamma, beta, out, which, batch, height, width, ph, pw,
-        S=stride, CH=channels, BLOCK=BLOCK,
+        S=stride, CH=channels, BLOCK=NORM,
     )  # fmt: skip
     return out, which, mean, rstd
 
@@ -175,12 +180,14 @@ def norm_pool_backward(
     total, product = torch.empty_like(mean), torch.empty_like(mean)
     dh = torch.empty_like(h)
     samples = clients * batch
-    _norm_sums[(samples,)](
+    launch(
+        _norm_sums, (samples,),
         g, which, h, mean, rstd, total, product, height, width,
-        PH=ph, PW=pw, S=stride, CH=channels, BLOCK=BLOCK, num_warps=8,
+        PH=ph, PW=pw, S=stride, CH=channels, BLOCK=SUMS, num_warps=4,
     )  # fmt: skip
-    _norm_gradient[(triton.cdiv(height * width, BLOCK), samples)](
+    launch(
+        _norm_gradient, (triton.cdiv(height * width, GRADIENT), samples),
         g, which, h, mean, rstd, gamma, total, product, dh, batch, height, width, ph, pw,
-        S=stride, G=groups, CH=channels, BLOCK=BLOCK,
+        S=stride, G=groups, CH=channels, BLOCK=GRADIENT,
     )  # fmt: skip
     return dh, product.sum(dim=1), total.sum(dim=1)

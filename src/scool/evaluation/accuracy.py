@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scool.contracts import Engine, Metric, Split
+from scool.contracts import Engine, Split
 from scool.data.federation import Federation
 from scool.learning.losses import LOSSES
 from scool.types import Tree
@@ -33,14 +33,16 @@ class Scores(NamedTuple):
 def evaluate(engine: Engine, theta: Tree, federation: Federation, split: Split = "test") -> Scores:
     """Every client's model on the client's own samples of a split."""
     per_sample = LOSSES[federation.task]
+    is_classification = federation.task == "classification"
 
-    def loss_metric(outputs: Tensor, targets: Tensor, classes: Tensor) -> Tensor:
-        return per_sample(outputs, targets)
+    def metric(outputs: Tensor, targets: Tensor, classes: Tensor) -> Tensor:
+        loss = per_sample(outputs, targets)
+        right = correct(outputs, targets, classes) if is_classification else loss
+        return torch.stack([loss, right], dim=-1)
 
-    metric: Metric = loss_metric
-    loss = engine.measure(theta, split, metric)
-    if federation.task == "classification":
-        return Scores(engine.measure(theta, split, correct), loss)
+    loss, score = engine.measure(theta, split, metric).unbind(dim=-1)
+    if is_classification:
+        return Scores(score, loss)
     variance = _target_variance(federation, split)
     return Scores(1 - 2 * loss / variance.masked_fill(variance == 0, torch.nan), loss)
 

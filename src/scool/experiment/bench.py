@@ -14,7 +14,7 @@ from scool.contracts import Evidence
 from scool.data.arrays import from_arrays
 from scool.data.federation import Federation
 from scool.engines.local import LocalEngine, resolve_device
-from scool.engines.memory import fitting_threads
+from scool.engines.memory import fitting_threads, tensor_cores
 from scool.engines.steps import Phase, one_by_one
 from scool.learning.local_sgd import LocalSGD, Rule, plan_batches
 from scool.models import Functional, cnn2, mlp, parameters_of
@@ -76,7 +76,11 @@ def bench_engine(device_name: str, repeats: int = 5) -> Iterator[dict[str, Any]]
         torch.manual_seed(0)
         module = case.build()
         with fitting_threads(module, case.clients):
-            yield _bench_case(case, module, device, repeats) | rates
+            row = _bench_case(case, module, device, repeats) | rates
+        for what in ("bytes", "flops"):
+            achieved = row["weight_bytes_per_second" if what == "bytes" else "flops_per_second"]
+            row[f"{what}_fraction"] = achieved / row[f"machine_{what}_per_second"]
+        yield row
 
 
 def _bench_case(
@@ -146,7 +150,8 @@ def machine_rates(device: torch.device) -> dict[str, float]:
     side = 4096 if device.type == "cuda" else 1024
     a = torch.randn(side, side, device=device)
     block = torch.empty((1 << 28) if device.type == "cuda" else (1 << 24), device=device)
-    copy, product = _alternate(lambda: block.clone(), lambda: a @ a, device, 5)
+    with tensor_cores():  # as the engine works
+        copy, product = _alternate(lambda: block.clone(), lambda: a @ a, device, 5)
     return {
         "machine_bytes_per_second": 2 * block.numel() * 4 / copy,
         "machine_flops_per_second": 2 * side**3 / product,
