@@ -9,13 +9,36 @@ torch.Size([4, 4])
 
 __version__ = "0.1.0"
 
-from scool.algorithms import DPSGD, FedAvg, LocalOnly, SCooL, Truth
+from scool.algorithms import (
+    CGA,
+    DPSGD,
+    IFCA,
+    L2C,
+    PENS,
+    SPDB,
+    Dada,
+    Ditto,
+    FedAMP,
+    FedAvg,
+    FedFomo,
+    FedPer,
+    FedProx,
+    FedRep,
+    LocalOnly,
+    MetaL2C,
+    PFedGraph,
+    PFedMe,
+    SCooL,
+    Truth,
+)
 from scool.data.arrays import from_arrays
 from scool.data.catalogue import DataConfig, load
 from scool.data.digits import digits
 from scool.data.federation import Federation, Split
 from scool.data.synthetic import synthetic
 from scool.errors import ScoolError
+from scool.experiment.graph import Graph
+from scool.experiment.models import load_model
 from scool.experiment.result import Result
 from scool.experiment.run import fit
 from scool.learning.cross import CrossDraw
@@ -24,18 +47,34 @@ from scool.models import ModelConfig
 from scool.priors import MMSBM, SBM, Attention, Dirac
 
 __all__ = [
+    "CGA",
     "DPSGD",
+    "IFCA",
+    "L2C",
     "MMSBM",
+    "PENS",
     "SBM",
+    "SPDB",
     "Attention",
     "CrossDraw",
+    "Dada",
     "DataConfig",
     "Dirac",
+    "Ditto",
+    "FedAMP",
     "FedAvg",
+    "FedFomo",
+    "FedPer",
+    "FedProx",
+    "FedRep",
     "Federation",
+    "Graph",
     "LocalOnly",
     "LocalSGD",
+    "MetaL2C",
     "ModelConfig",
+    "PFedGraph",
+    "PFedMe",
     "Result",
     "SCooL",
     "ScoolError",
@@ -45,5 +84,6 @@ __all__ = [
     "fit",
     "from_arrays",
     "load",
+    "load_model",
     "synthetic",
 ]

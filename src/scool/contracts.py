@@ -160,6 +160,11 @@ class Engine(Protocol):
         the rest of the row."""
         ...
 
+    def fetch(self, tree: Tree, pairs: Tensor) -> None:
+        """x_j travels to client i for the pairs (i, j) (K, K) bool, to be looked at. The verbs for
+        what has met (`inner`, `squared_distances`, `mix` of what is held) may then use it."""
+        ...
+
     def cross_loss(self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int) -> Tensor:
         """(K, K) mean loss of theta_i on a draw of D_j for the pairs asked for, NaN elsewhere."""
         ...

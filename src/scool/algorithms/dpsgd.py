@@ -6,8 +6,9 @@ from typing import Literal, NamedTuple, final
 from torch import Tensor
 
 from scool.contracts import Engine
-from scool.errors import check_fields
-from scool.graph.topology import mixing_matrix
+from scool.errors import ConfigError, check_fields, require, unknown
+from scool.graph.matrix_file import read_matrix
+from scool.graph.topology import TOPOLOGIES, check_mixing_matrix, mixing_matrix
 from scool.learning.local_sgd import LocalSGD
 from scool.types import Info, Params, Tree
 
@@ -35,13 +36,22 @@ class DPSGD:
     degree: int = 10
     """Neighbours of a client (group-ring and generalised-bipartite)."""
     order: Literal["atc", "cta"] = "atc"
+    """atc: local steps, then average; cta: average, then add the local change."""
+    matrix: str = ""
+    """File (.npy, .csv, .txt) with one's own K x K weights instead of a topology."""
+    weights: Tensor | None = field(default=None, compare=False)
+    """The same as a tensor; from Python only."""
 
     def __post_init__(self) -> None:
         check_fields(self)
+        require(self.degree >= 1, "degree", self.degree, "give at least one neighbour")
+        if self.matrix and self.weights is not None:
+            raise ConfigError("matrix and weights are both given: give one of them")
+        if self.topology not in TOPOLOGIES:
+            unknown("topology", self.topology, TOPOLOGIES)
 
     def init(self, engine: Engine, theta0: Params) -> DPSGDState:
-        w = mixing_matrix(self.topology, engine.num_clients, degree=self.degree, seed=engine.seed)
-        return DPSGDState(engine.replicate(theta0), w)
+        return DPSGDState(engine.replicate(theta0), self._mixing_matrix(engine))
 
     def step(self, engine: Engine, state: DPSGDState, round: int) -> tuple[DPSGDState, Info]:
         half, loss = engine.train(state.theta, self.sgd, round)
@@ -51,3 +61,13 @@ class DPSGD:
             mixed = engine.mix(state.w, state.theta)
             theta = {n: mixed[n] + half[n] - state.theta[n] for n in mixed}
         return state._replace(theta=theta), {"train_loss": loss, "graph": state.w}
+
+    def _mixing_matrix(self, engine: Engine) -> Tensor:
+        """(K, K) one's own, checked, or that of the topology."""
+        own = read_matrix(self.matrix) if self.matrix else self.weights
+        if own is None:
+            size = engine.num_clients
+            return mixing_matrix(self.topology, size, degree=self.degree, seed=engine.seed)
+        own = own.double().cpu()
+        check_mixing_matrix(own, engine.num_clients)
+        return own

@@ -12,7 +12,7 @@ from torch._C import _functorch as functorch  # pyright: ignore[reportAttributeA
 from torch.func import vmap
 
 from scool.engines.cuda_graph import CapturedSteps
-from scool.engines.fused import FusedStack, FusedStepper
+from scool.engines.fused import FusedStack, FusedStepper, takes_whole_layers
 from scool.engines.grouped import by_chunks, group_module
 from scool.engines.memory import tensor_cores
 from scool.engines.optimisers import GradientStepper
@@ -228,7 +228,8 @@ class Formulation:
     def _stepper(self, rule: Rule, phase: Phase, anchor: Tree | None, theta: Tree) -> Stepper:
         sgd = rule.sgd
         is_plain = sgd.optimizer == "sgd" and not sgd.momentum and not sgd.clip_norm
-        is_plain &= rule.only is None and (anchor is None or len(anchor) == len(theta))
+        is_plain &= takes_whole_layers(rule.only, theta)
+        is_plain &= takes_whole_layers(frozenset(anchor) if anchor else None, theta)
         decays = sgd.weight_decay > 0 or rule.strength > 0
         decays_idle = decays and not bool(phase.active.all())
         is_plain &= self.is_cuda or not self.is_bf16

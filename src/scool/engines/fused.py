@@ -25,9 +25,18 @@ from scool.types import Tree
 class Rate(NamedTuple):
     """What the update in the backward pass needs to know."""
 
-    anchor: Tensor  # a scalar that requires a gradient, so that every layer is visited
+    touched: Tensor  # a scalar that requires a gradient, so that every layer is visited
     lr: float
-    decay: float
+    decay: float = 0.0
+    strength: float = 0.0  # of the pull, which is a decay and something added afterwards
+    pulled: frozenset[str] = frozenset()  # tensors with an anchor
+    only: frozenset[str] | None = None  # tensors that learn
+
+    def of(self, weight: str) -> tuple[Tensor, float, float]:
+        """What a layer with that weight does; one that does not learn takes steps of length 0."""
+        learns = self.only is None or weight in self.only
+        pull = self.strength if weight in self.pulled else 0.0
+        return self.touched, self.lr * learns, (self.decay + pull) * learns
 
 
 Layer: TypeAlias = Callable[[Tree, Tensor, Rate], Tensor]
@@ -47,7 +56,7 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, anchor: Tensor, lr: float, decay: float
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, touched: Tensor, lr: float, decay: float
     ) -> Tensor:
         rows = x.flatten(1, -2)
         ctx.save_for_backward(rows)
@@ -71,6 +80,14 @@ class _Linear(torch.autograd.Function):
         return dx, None, None, None, None, None
 
 
+def takes_whole_layers(names: frozenset[str] | None, theta: Tree) -> bool:
+    """Whether weights and biases are named together, as the layers update them."""
+    layers = {name.rpartition(".")[0] for name in names or ()}
+    return names is None or all(
+        name in names for name in theta if name.rpartition(".")[0] in layers
+    )
+
+
 class _Conv(torch.autograd.Function):
     """A convolution for every client, with a 2x2 maximum and a ReLU behind it where `pooled`.
 
@@ -85,7 +102,7 @@ class _Conv(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor,
         pooled: bool,
-        anchor: Tensor,
+        touched: Tensor,
         lr: float,
         decay: float,
     ) -> Tensor:
@@ -125,7 +142,7 @@ class _NormPool(torch.autograd.Function):
         groups: int,
         eps: float,
         stride: int,
-        anchor: Tensor,
+        touched: Tensor,
         lr: float,
         decay: float,
     ) -> Tensor:
@@ -219,7 +236,7 @@ class FusedStack:
         """(c, s, C) of inputs (c, s, ...), for evaluation."""
         packed = {name: self._packed(name, stacked) for name, stacked in theta.items()}
         with torch.no_grad():
-            return self.forward(packed, x, Rate(torch.zeros((), device=x.device), 0.0, 0.0))
+            return self.forward(packed, x, Rate(torch.zeros((), device=x.device), 0.0))
 
     def forward(self, buffers: Tree, x: Tensor, rate: Rate) -> Tensor:
         if self.is_image:
@@ -270,7 +287,8 @@ def _relu_norm_pool(conv: nn.Conv2d, layers: list[tuple[str, nn.Module]]) -> Lay
 
     def forward(params: Tree, h: Tensor, rate: Rate) -> Tensor:
         gamma, beta = params[f"{name}.weight"], params[f"{name}.bias"]
-        return _NormPool.apply(h, gamma, beta, norm.num_groups, norm.eps, stride, *rate)  # type: ignore
+        options = norm.num_groups, norm.eps, stride, *rate.of(f"{name}.weight")
+        return _NormPool.apply(h, gamma, beta, *options)  # type: ignore
 
     return forward
 
@@ -278,7 +296,7 @@ def _relu_norm_pool(conv: nn.Conv2d, layers: list[tuple[str, nn.Module]]) -> Lay
 def _linear(name: str) -> Layer:
     def forward(params: Tree, x: Tensor, rate: Rate) -> Tensor:
         weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
-        return _Linear.apply(x.to(weight.dtype), weight, bias, *rate)  # type: ignore
+        return _Linear.apply(x.to(weight.dtype), weight, bias, *rate.of(f"{name}.weight"))  # type: ignore
 
     return forward
 
@@ -286,7 +304,7 @@ def _linear(name: str) -> Layer:
 def _conv(name: str, pooled: bool) -> Layer:
     def forward(params: Tree, x: Tensor, rate: Rate) -> Tensor:
         weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
-        return _Conv.apply(x, weight, bias, pooled, *rate)  # type: ignore
+        return _Conv.apply(x, weight, bias, pooled, *rate.of(f"{name}.weight"))  # type: ignore
 
     return forward
 
@@ -325,15 +343,17 @@ class FusedStepper:
     def step(self, buffers: Tree, batch: Batch, active: Tensor) -> Tensor:
         r"""A client without samples has a zero gradient; weight decay and pull need all to be
         active. The pull, $-\eta \lambda (\theta - a)$, is weight decay plus $\eta \lambda a$."""
-        anchor = torch.zeros((), device=batch.x.device, requires_grad=True)
+        touched = torch.zeros((), device=batch.x.device, requires_grad=True)
+        pulled = [n.removeprefix("anchor/") for n in buffers if n.startswith("anchor/")]
+        lr, strength, only = self.sgd.lr, self.rule.strength, self.rule.only
+        rate = Rate(touched, lr, self.sgd.weight_decay, strength, frozenset(pulled), only)
         with torch.enable_grad():
-            rate = Rate(anchor, self.sgd.lr, self.sgd.weight_decay + self.rule.strength)
             x = batch.x.bfloat16() if self.is_bf16 and self.stack.is_image else batch.x
             outputs = self.stack.forward(buffers, x, rate)
             values = self.loss(outputs.flatten(0, 1), batch.y.flatten(0, 1)).view_as(batch.weight)
             means = (values * batch.weight).sum(1) / batch.weight.sum(1).clamp(min=1)
-            torch.autograd.grad(means.sum(), [anchor], allow_unused=True)
-        for name in [n for n in buffers if n.startswith("anchor/")]:
-            alpha = self.sgd.lr * self.rule.strength
-            buffers[name.removeprefix("anchor/")].add_(buffers[name], alpha=alpha)
+            torch.autograd.grad(means.sum(), [touched], allow_unused=True)
+        for name in pulled:
+            if only is None or name in only:
+                buffers[name].add_(buffers[f"anchor/{name}"], alpha=lr * strength)
         return means.detach()

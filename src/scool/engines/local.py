@@ -11,7 +11,20 @@ from torch.func import grad, vmap
 
 from scool.contracts import Metric, Route, Split, Trained
 from scool.data.federation import Federation
-from scool.engines.cross import Drawn, dense_losses, sparse_losses
+from scool.engines.counted import (
+    count_cross,
+    count_cross_gradient,
+    count_fetch,
+    count_gather,
+    count_mix,
+    count_peers,
+    count_total,
+    count_train_at,
+)
+from scool.engines.counted import (
+    model_bytes as model_bytes,
+)
+from scool.engines.cross import Drawn, dense_losses, sparse_losses, suits_dense
 from scool.engines.formulation import Formulation, Precision
 from scool.engines.ledger import Ledger
 from scool.engines.memory import Room, clients_at_once, samples_at_once, tensor_cores
@@ -44,9 +57,13 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
-def model_bytes(tree: Tree) -> int:
-    """Bytes of one client's model on the way to another."""
-    return sum(t[0].numel() * t.element_size() for t in tree.values())
+def uninformed_log_lik(federation: Federation, active: Tensor) -> float:
+    """log-likelihood of the predictor that knows no inputs, over the active clients (K,) bool."""
+    if federation.task == "classification":
+        return -math.log(federation.num_outputs)
+    mask = federation.train.mask & active.to(federation.train.mask.device)[:, None]
+    y = federation.train.y[mask].double()
+    return -0.5 * float(y.var(dim=0, correction=0).sum()) if len(y) else 0.0
 
 
 def _rows(tree: Tree, ids: Tensor) -> Tree:
@@ -76,7 +93,10 @@ class LocalEngine:
         client_chunk: int = 0,
         strict: bool = False,
         precision: Precision = "float32",
+        ids: Tensor | None = None,
     ) -> None:
+        """`ids` (K,) says what randomness calls the clients, where they are part of a larger
+        federation."""
         self.device = resolve_device(device)
         self.federation = federation.to(self.device)
         self.seed = seed
@@ -89,6 +109,7 @@ class LocalEngine:
         self.model = self._formulation.model
         self.num_clients = federation.num_clients
         self.owned = torch.arange(self.num_clients, device=self.device)
+        self.ids = self.owned if ids is None else ids.to(self.device)
         self.sizes = federation.train.sizes.cpu()
         self.val_sizes = federation.val.sizes.cpu()
         self.truth = federation.truth
@@ -107,11 +128,7 @@ class LocalEngine:
 
     @property
     def uniform_log_lik(self) -> float:
-        if self.federation.task == "classification":
-            return -math.log(self.federation.num_outputs)
-        mask = self._train.split.mask & self.active.to(self.device)[:, None]
-        y = self._train.split.y[mask].double()
-        return -0.5 * float(y.var(dim=0, correction=0).sum()) if len(y) else 0.0
+        return uninformed_log_lik(self.federation, self.active)
 
     @property
     def active(self) -> Tensor:
@@ -176,8 +193,7 @@ class LocalEngine:
     def train_at(self, theta: Tree, hosts: Tensor, sgd: LocalSGD, round: int) -> Trained:
         hosts, active = hosts.cpu(), self.active
         works = (hosts >= 0) & active & active[hosts.clamp(min=0)]
-        travels = works & (hosts != torch.arange(self.num_clients))
-        self.ledger.add("train_at", 2 * int(travels.sum()), model_bytes(theta))  # there and back
+        count_train_at(self.ledger, theta, hosts, works)
         self.ledger.add_samples(int(sgd.samples_per_round(self.sizes, round)[hosts[works]].sum()))
         rule = Rule(sgd.at_round(round))
         loss = torch.full((self.num_clients,), torch.nan, dtype=torch.float64)
@@ -202,11 +218,12 @@ class LocalEngine:
             the models, their mean losses (c,), and the step (c,) at which a number was found not
             to be finite, -1 for none; found after the phase, without waiting at any step.
         """
-        plan = plan_batches(rule.sgd, self._train.split.mask[hosts], hosts, round, self.seed)
+        names = self.ids[hosts]
+        plan = plan_batches(rule.sgd, self._train.split.mask[hosts], names, round, self.seed)
         shape = plan.position.shape[1:]
-        draws = self._train.augmentation(derive(self.seed, "augment", round), hosts, shape)
+        draws = self._train.augmentation(derive(self.seed, "augment", round), names, shape)
         phase = Phase(hosts, plan.position, plan.weight.to(self.dtype), plan.active, draws)
-        streams = [derive(self.seed, "dropout", round, host) for host in hosts.tolist()]
+        streams = [derive(self.seed, "dropout", round, host) for host in names.tolist()]
         trained, losses = self._formulation.train(self._train, theta, phase, rule, anchor, streams)
         taken = phase.active > 0
         count = taken.sum(dim=1)
@@ -221,14 +238,7 @@ class LocalEngine:
     def mix(self, w: Tensor, tree: Tree, via: Route = "peers") -> Tree:
         active = self.active
         w = without(w.double().cpu(), active)
-        sources = w.clone().fill_diagonal_(0) != 0
-        size = model_bytes(tree)
-        if via == "held":
-            pass
-        elif via == "server":  # each participant fetches the common model and sends its own
-            self.ledger.add("server", 2 * int((w[active] != 0).any(dim=0).sum()), size)
-        else:
-            self.ledger.add("mix", int(sources.sum()), size)
+        count_mix(self.ledger, tree, w, active, via)
         mixer = w.to(self.device, self.dtype)
         if bool(active.all()):
             return {name: (mixer @ t.flatten(1)).view_as(t) for name, t in tree.items()}
@@ -239,11 +249,14 @@ class LocalEngine:
             out[name] = torch.where(idle, t * mixer.diagonal().view_as(idle), mixed)
         return out
 
+    def fetch(self, tree: Tree, pairs: Tensor) -> None:
+        count_fetch(self.ledger, tree, pairs.cpu(), self.active)
+
     @torch.no_grad()
     def cross_loss(self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int) -> Tensor:
         active = self.active
         pairs = pairs.cpu() & active[:, None] & active
-        self._count_cross(theta, pairs)
+        count_cross(self.ledger, theta, pairs)
         return self._losses(theta, pairs, draw, round, "train")
 
     @torch.no_grad()
@@ -252,39 +265,46 @@ class LocalEngine:
     ) -> Tensor:
         active = self.active
         pairs = pairs.cpu() & active[:, None] & active
-        asked = int((pairs & ~torch.eye(self.num_clients, dtype=torch.bool)).sum())
-        self.ledger.add("peer_models", asked, model_bytes(theta))
+        count_peers(self.ledger, theta, pairs)
         return self._losses(theta, pairs.T, draw, round, split).T
 
     def _losses(
         self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int, split: Split
     ) -> Tensor:
         """(K, K) losses of theta_i on a draw of D_j."""
-        drawn = Drawn(self._splits[split], draw, self.num_clients, round, self.seed)
-        is_dense = draw.cross_draw == "shared" and float(pairs.double().mean()) > 0.5
+        drawn = Drawn(self._splits[split], draw, self.num_clients, round, self.seed, self.ids)
+        return self.try_models(theta, self.owned, pairs, drawn, suits_dense(pairs, draw))
+
+    @torch.no_grad()
+    def try_models(
+        self, theta: Tree, readers: Tensor, pairs: Tensor, drawn: Drawn, is_dense: bool
+    ) -> Tensor:
+        """(m, K) losses of m models, those of clients `readers` (m,), on the draws of the pairs
+        (m, K) asked for, NaN elsewhere."""
 
         def work() -> Tensor:
             if is_dense:
                 return dense_losses(self._formulation, theta, drawn, self._room.rows)
-            return sparse_losses(self._formulation, theta, pairs, drawn, self._room.rows)
+            return sparse_losses(self._formulation, theta, readers, pairs, drawn, self._room.rows)
 
         with tensor_cores():
             losses = self._room.fit(work)
         return losses.cpu().double().where(pairs, torch.nan)
 
-    def _count_cross(self, theta: Tree, pairs: Tensor) -> None:
-        """theta_i travels to j, one number comes back, and everyone learns the rows."""
-        asked = int((pairs & ~torch.eye(self.num_clients, dtype=torch.bool)).sum())
-        size = model_bytes(theta)
-        self.ledger.add("cross_models", asked, size)
-        self.ledger.add("cross_losses", asked, 4)
-        others = self.num_clients - 1
-        self.ledger.add("rows", self.num_clients * others, 4 * int(pairs.sum(1).max()))
-
     def cross_gradient(self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int) -> Tree:
-        plan = plan_batches(sgd, self._train.split.mask, self.owned, round, self.seed)
+        w = without(w.double().cpu(), self.active) * self.active[:, None]
+        count_cross_gradient(self.ledger, theta, w)
+        gradients, samples = self.first_batch_gradients(theta, w, sgd, round)
+        self.ledger.add_samples(samples)
+        return gradients
+
+    def first_batch_gradients(
+        self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int
+    ) -> tuple[Tree, int]:
+        """sum_j w_ij grad L(batch_j; theta_i) of m models, w (m, K), and the samples it took."""
+        plan = plan_batches(sgd, self._train.split.mask, self.ids, round, self.seed)
         draws = self._train.augmentation(
-            derive(self.seed, "augment", round), self.owned, plan.position.shape[1:]
+            derive(self.seed, "augment", round), self.ids, plan.position.shape[1:]
         )
         first = None if draws is None else draws[:, 0]
         x, y = self._train.fetch(self.owned, plan.position[:, 0], first)  # (K, b, ...)
@@ -298,20 +318,14 @@ class LocalEngine:
             per_source = weights[:, None].expand(-1, plan.position.shape[2]).flatten()
             return (self.loss(self.model(params, x), y) * share * per_source).sum()
 
-        w = without(w.double().cpu(), self.active) * self.active[:, None]
-        size = model_bytes(theta)
-        edges = int((w.clone().fill_diagonal_(0) != 0).sum())
-        self.ledger.add("cross_gradients", 2 * edges, size)  # the model there, the gradient back
-        self.ledger.add_samples(
-            int((w != 0).double().sum(dim=0) @ plan.weight[:, 0].sum(dim=1).cpu())
-        )
+        samples = int((w != 0).double().sum(dim=0) @ plan.weight[:, 0].sum(dim=1).cpu())
         weights = w.to(self.device, self.dtype)
 
         def work() -> Tree:
             gradient: Callable[..., Tree] = vmap(grad(objective), chunk_size=self._room.clients)
             return gradient(theta, weights)
 
-        return self._room.fit(work)
+        return self._room.fit(work), samples
 
     def squared_distances(self, tree: Tree) -> Tensor:
         total = torch.zeros(
@@ -358,12 +372,11 @@ class LocalEngine:
         return Trained(out, loss)
 
     def gather(self, rows: Tensor) -> Tensor:
-        others = self.num_clients - 1
-        self.ledger.add("gather", self.num_clients * others, rows[0].numel() * rows.element_size())
+        count_gather(self.ledger, rows, self.num_clients)
         return rows
 
     def total(self, x: Tensor) -> Tensor:
-        self.ledger.add("sum", 2 * (self.num_clients - 1), x.numel() * x.element_size())
+        count_total(self.ledger, x, self.num_clients)
         return x
 
     # ------------------------------------------------------------------ how good

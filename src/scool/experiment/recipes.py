@@ -3,7 +3,29 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scool.algorithms import DPSGD, AnyAlgorithm, FedAvg, LocalOnly, SCooL, Truth
+from scool.algorithms import (
+    CGA,
+    DPSGD,
+    IFCA,
+    L2C,
+    PENS,
+    SPDB,
+    AnyAlgorithm,
+    Dada,
+    Ditto,
+    FedAMP,
+    FedAvg,
+    FedFomo,
+    FedPer,
+    FedProx,
+    FedRep,
+    LocalOnly,
+    MetaL2C,
+    PFedGraph,
+    PFedMe,
+    SCooL,
+    Truth,
+)
 from scool.data.catalogue import DataConfig
 from scool.errors import unknown
 from scool.learning.cross import CrossDraw
@@ -15,6 +37,21 @@ METHODS: dict[str, tuple[str, AnyAlgorithm]] = {
     "local": ("every client for itself", LocalOnly()),
     "fedavg": ("one common model through a server", FedAvg()),
     "dpsgd": ("gossip on a fixed graph", DPSGD()),
+    "fedprox": ("FedAvg, local steps pulled to the common model", FedProx()),
+    "fedper": ("a common body, a personal head", FedPer()),
+    "fedrep": ("the same, head first and then body", FedRep()),
+    "ditto": ("personal models pulled to a common one", Ditto()),
+    "pfedme": ("personal models by Moreau envelopes", PFedMe()),
+    "fedamp": ("attentive message passing between close models", FedAMP()),
+    "ifca": ("clustered federated averaging", IFCA()),
+    "fedfomo": ("fetched models, weighed by what helps validation", FedFomo()),
+    "cga": ("gossip with steps that contradict no neighbour", CGA()),
+    "spdb": ("gossip of the body, a personal head", SPDB()),
+    "dada": ("models and an undirected graph, in turn", Dada()),
+    "l2c": ("mixing weights learned on validation data", L2C()),
+    "meta-l2c": ("the same by a common encoder", MetaL2C()),
+    "pfedgraph": ("a graph by the similarity of models", PFedGraph()),
+    "pens": ("gossip with those whose models suit one's own data", PENS()),
     "truth": ("mixing by the true graph, where it is known", Truth()),
     "scool-dirac": ("SCooL, Dirac prior: D-PSGD", SCooL(prior=Dirac())),
     "scool-sbm": ("SCooL, stochastic block model", SCooL(prior=SBM())),
@@ -72,7 +109,7 @@ def recipe(method: str, data: DataConfig) -> Recipe:
     dataset = data.dataset.replace("_", "-")
     if dataset in ("digits", "synthetic"):
         sgd = LocalSGD(lr=0.2 if data.task == "classification" else 0.02, batch_size=8)
-        small = _adjust(algorithm, sgd=sgd, fraction=0.225)
+        small = _adjust(algorithm, sgd=sgd, fraction=0.225, average="models")
         return Recipe(small, ModelConfig("mlp"), rounds=30, eval_every=1)
     is_sbm = data.partition == "sbm"
     released = method.endswith("-released")
@@ -82,7 +119,8 @@ def recipe(method: str, data: DataConfig) -> Recipe:
     if released and is_sbm:  # the temperatures of the authors' scripts
         options["temperature"] = 1.0 if method == "scool-sbm-released" else 9.0
     elif not released and not is_sbm:
-        options["num_blocks"] = 10  # more class sets than the five groups of the sbm partition
+        # more class sets than the five groups of the sbm partition
+        options["num_blocks"] = options["num_clusters"] = 10
     networks = {"mini-imagenet": "cnn4", "mnist": "mlp", "fashion-mnist": "mlp"}
     network = ModelConfig(networks.get(dataset, "cnn2"), relu_logits=released)
     return Recipe(_adjust(algorithm, **options), network, rounds=100, eval_every=10)

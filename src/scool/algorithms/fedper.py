@@ -1,0 +1,50 @@
+"""A common body and a personal head, trained together."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, final
+
+from scool.algorithms.participation import check_participation, participants
+from scool.algorithms.parts import only, split_names
+from scool.algorithms.server import server_average
+from scool.contracts import Engine
+from scool.errors import check_fields
+from scool.learning.local_sgd import LocalSGD
+from scool.types import Info, Params, Tree
+
+
+class FedPerState(NamedTuple):
+    theta: Tree  # the common body, once per client, and everyone's own head
+
+
+@final
+@dataclass(frozen=True)
+class FedPer:
+    r"""FedAvg of the shared tensors; the personal ones never leave their client.
+
+    With $\theta_i = (x, h_i)$ a participant trains both parts at once to $(x_i, h_i)$, and
+    $x \leftarrow \sum_{i \in A} \frac{n_i}{\sum_A n} x_i$.
+
+    A client that does not take part keeps its head and is evaluated with it on the common body.
+    Traffic: two bodies a participant and round. Arivazhagan et al., 2019.
+    """
+
+    sgd: LocalSGD = field(default_factory=LocalSGD)
+    personal: str = "head"
+    """Tensors that stay: head (the last layer), or layers by name, with commas between."""
+    participation: float = 1.0
+    """Fraction of the clients that take part in a round."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_participation(self.participation)
+
+    def init(self, engine: Engine, theta0: Params) -> FedPerState:
+        split_names(theta0, self.personal)  # refuse a layer that the model lacks before it starts
+        return FedPerState(engine.replicate(theta0))
+
+    def step(self, engine: Engine, state: FedPerState, round: int) -> tuple[FedPerState, Info]:
+        shared = split_names(state.theta, self.personal).shared
+        chosen = participants(engine, self.participation, round)
+        half, loss = engine.train(state.theta, self.sgd, round, among=chosen)
+        body, graph = server_average(engine, chosen, only(half, shared), only(state.theta, shared))
+        return FedPerState(half | body), {"train_loss": loss, "graph": graph}
