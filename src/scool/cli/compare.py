@@ -1,6 +1,7 @@
 """`scool compare`: several methods on the same federation."""
 
 import json as json_module
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,11 +11,17 @@ from typing import Any
 from scool.cli.arguments import parse, peek, peek_data, read_toml
 from scool.cli.console import Console, new_folder
 from scool.errors import ConfigError
-from scool.experiment.compare import Comparison, read_comparison, run_comparison, summarise
+from scool.experiment.compare import (
+    Comparison,
+    choose_methods,
+    read_comparison,
+    run_comparison,
+    summarise,
+)
 from scool.experiment.config import Settings, default_run
 from scool.experiment.options import with_options
-from scool.experiment.recipes import METHODS
 from scool.experiment.result import Result
+from scool.experiment.tune import read_chosen, searched_data
 from scool.learning.local_sgd import LocalSGD
 from scool.report.figures import accuracy_figure, graphs_figure
 from scool.report.tables import comparison_table
@@ -29,11 +36,13 @@ class CompareCommand:
     settings: Settings = field(default_factory=Settings)
     sgd: LocalSGD = field(default_factory=LocalSGD)
     methods: str = DEFAULT_METHODS
-    """Names with commas between, or `all`; `scool run --help` lists them."""
+    """Names with commas between, or `all` that the data allow; `scool run --help` lists them."""
     seeds: int = 1
     """How many seeds, from --seed on; the table shows means."""
     set: tuple[str, ...] = ()
     """Options of single methods: --set scool-sbm.num_blocks=4 fedavg.participation=0.1."""
+    tuned: Path | None = None
+    """A folder of `scool tune`: each method gets the options chosen there, unless set here."""
     out: Path | None = None
     """Folder for the records; default: a new one under runs/."""
     json: bool = False
@@ -56,32 +65,74 @@ def compare(arguments: Sequence[str]) -> int:
     default = CompareCommand(settings=base.settings, sgd=base.algorithm.sgd)
     default = with_options(default, options, "the configuration file")
     command = parse(default, arguments, "scool compare", "Several methods on one federation.")
-    names = METHODS if command.methods == "all" else command.methods.split(",")
+    methods, notes = choose_methods(command.methods, command.settings)
+    tuned: dict[str, dict[str, Any]] = {}
+    if command.tuned is not None:
+        tuned, more = _tuned(command.tuned, methods, command.settings)
+        notes += more
     comparison = Comparison(
-        methods=tuple(name.strip() for name in names if name.strip()),
+        methods=methods,
         settings=command.settings,
         sgd=command.sgd,
         seeds=command.seeds,
-        options=_merge(per_method, command.set),
+        options=_merge(tuned, per_method, command.set),
     )
+    say(notes, command.quiet)
     out = command.out or new_folder(f"compare-{command.settings.data.dataset}")
     return _finish(comparison, out, command.json, command.quiet, command.figures)
 
 
-def _merge(tables: Mapping[str, Mapping[str, Any]], words: Sequence[str]) -> dict[str, Any]:
-    """Options of single methods: from the file, then from --set."""
-    merged = {method: dict(options) for method, options in tables.items()}
+def say(notes: Sequence[str], quiet: bool) -> None:
+    """What a person should know, on stderr."""
+    for note in [] if quiet else notes:
+        print(f"note: {note}", file=sys.stderr)
+
+
+def _tuned(
+    folder: Path, methods: Sequence[str], settings: Settings
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """What a search chose for the methods compared, and what speaks against it."""
+    chosen = read_chosen(folder)
+    notes = [f"{m} has no tuned options in {folder}" for m in methods if m not in chosen]
+    here, there = f"{settings.data.dataset}/{settings.data.partition}", searched_data(folder)
+    if here != there:
+        notes.append(f"the options in {folder} were chosen on {there}, not on {here}")
+    return {method: chosen[method] for method in methods if method in chosen}, notes
+
+
+def _merge(
+    tuned: Mapping[str, Mapping[str, Any]],
+    tables: Mapping[str, Mapping[str, Any]],
+    words: Sequence[str],
+) -> dict[str, Any]:
+    """Options of single methods: of a search, then from the file, then from --set."""
+    merged = {method: dict(options) for method, options in tuned.items()}
+    for method, options in tables.items():
+        names = {name.replace("-", "_"): value for name, value in options.items()}
+        merged[method] = merged.get(method, {}) | names
     for word in words:
-        left, equals, text = word.partition("=")
+        left, value = assignment(word, "METHOD.OPTION=VALUE")
         method, dot, name = left.rpartition(".")
-        if not (equals and dot and method and name):
+        if not (dot and method and name):
             raise ConfigError(f"set = {word!r} is not possible: write METHOD.OPTION=VALUE")
-        try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            value = text
-        merged.setdefault(method, {})[name.replace("-", "_")] = value
+        merged.setdefault(method, {})[name.replace("-", "_")] = plain_value(value)
     return merged
+
+
+def assignment(word: str, form: str) -> tuple[str, str]:
+    """The two sides of a word of --set."""
+    left, equals, text = word.partition("=")
+    if not (left and equals):
+        raise ConfigError(f"set = {word!r} is not possible: write {form}")
+    return left, text
+
+
+def plain_value(text: str) -> Any:
+    """A number, truth value or list as TOML writes it; anything else is a text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def is_comparison(folder: Path) -> bool:
@@ -97,7 +148,12 @@ def _finish(comparison: Comparison, out: Path, as_json: bool, quiet: bool, figur
     with Console(comparison.settings.rounds, quiet=quiet) as console:
         results = run_comparison(comparison, out, [console])
     summaries = [summarise(results[method]) for method in comparison.methods]
-    pictures = _save_figures(results, out) if figures else []
+    say([f"{s['method']} diverged: {s['diverged']}" for s in summaries if s["diverged"]], quiet)
+    finished = {
+        method: [r for r in runs if isinstance(r, Result)] for method, runs in results.items()
+    }
+    finished = {method: runs for method, runs in finished.items() if runs}
+    pictures = _save_figures(finished, out) if figures and finished else []
     if as_json:
         for summary in summaries:
             print(json_module.dumps(summary))

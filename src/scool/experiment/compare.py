@@ -8,15 +8,65 @@ from typing import Any
 
 from scool.contracts import Recorder
 from scool.data.catalogue import load
-from scool.errors import ConfigError, RunError, require, unknown
+from scool.data.federation import Federation
+from scool.errors import ConfigError, DataError, QuarantineError, RunError, require, unknown
 from scool.experiment.config import RunConfig, Settings, default_run, execute
 from scool.experiment.options import as_dict, with_options
 from scool.experiment.recipes import METHODS
 from scool.experiment.result import Result
-from scool.experiment.run import Interrupted
+from scool.experiment.run import Interrupted, prepare_data
 from scool.learning.local_sgd import LocalSGD
 from scool.recording.atomic import write_json
-from scool.recording.folder import is_taken, make_folder
+from scool.recording.folder import RunFolder, is_taken, make_folder
+
+
+def why_not(config: RunConfig, federation: Federation, seed: int) -> str | None:
+    """Why a method cannot run on a federation; None where it can."""
+    if config.method == "truth" and federation.truth is None:
+        return "it needs data whose true graph is known"
+    try:
+        prepare_data(federation, config.algorithm, seed)
+    except DataError as error:
+        return str(error)
+    return None
+
+
+def choose_methods(words: str, settings: Settings) -> tuple[tuple[str, ...], list[str]]:
+    """The methods of a list with commas, or of `all` those that the data allow; and a note on each
+    that they do not."""
+    if words.strip() != "all":
+        return tuple(name.strip() for name in words.split(",") if name.strip()), []
+    federation = load(settings.data, settings.seed)
+    configs = [default_run(method, settings.data) for method in METHODS]
+    reasons = {c.method: why_not(c, federation, settings.seed) for c in configs}
+    notes = [f"{method} is left out: {why}" for method, why in reasons.items() if why]
+    return tuple(method for method, why in reasons.items() if not why), notes
+
+
+@dataclass(frozen=True)
+class Diverged:
+    """A run that ended because nobody was left whose numbers are finite."""
+
+    method: str
+    seed: int
+    reason: str
+    federation: Federation
+    run_dir: Path
+
+    def summary(self) -> dict[str, Any]:
+        """The keys of a result's summary, without the numbers that there are none of."""
+        numbers = ("accuracy_mean", "accuracy_std", "seconds", "graph_l1", "graph_ari", "elbo")
+        costs = ("rounds", "bytes_sent", "messages", "epochs", "train_loss", "test_loss")
+        return {
+            "method": self.method,
+            "dataset": self.federation.name,
+            "clients": self.federation.num_clients,
+            "seed": self.seed,
+            **dict.fromkeys(numbers + costs),
+            "quarantined": {},
+            "run_dir": str(self.run_dir),
+            "diverged": self.reason,
+        }
 
 
 @dataclass(frozen=True)
@@ -84,34 +134,58 @@ def run_comparison(
     out: Path,
     recorders: Sequence[Recorder] = (),
     report: Callable[[Result], None] = lambda result: None,
-) -> dict[str, list[Result]]:
+) -> dict[str, list[Result | Diverged]]:
     """Run what has not been run yet; results by method, one a seed.
 
     The folder gets `compare.json` and a run folder a method and seed. Started again on the same
-    folder, it continues where it stopped.
+    folder, it continues where it stopped. A method that diverges does not stop the others.
     """
-    _claim(comparison, out)
-    results: dict[str, list[Result]] = {method: [] for method in comparison.methods}
-    for seed in range(comparison.settings.seed, comparison.settings.seed + comparison.seeds):
-        federation = load(comparison.settings.data, seed)
-        if "truth" in comparison.methods and federation.truth is None:
-            raise ConfigError("method 'truth' needs data whose true graph is known: leave it out")
-        for config in comparison.runs(seed):
-            folder = out / (config.method if comparison.seeds == 1 else f"{config.method}-{seed}")
-            started = (folder / "run.json").exists()
-            if not started and is_taken(folder):
-                raise RunError(f"{folder} is in the way: it is not a run of this comparison")
-            try:
-                result = execute(
-                    config, out=folder, resume=started, recorders=recorders, federation=federation
+    settings = comparison.settings
+    results: dict[str, list[Result | Diverged]] = {method: [] for method in comparison.methods}
+    for seed in range(settings.seed, settings.seed + comparison.seeds):
+        federation = load(settings.data, seed)
+        configs = comparison.runs(seed)
+        for config in configs:
+            if reason := why_not(config, federation, seed):
+                raise ConfigError(
+                    f"method {config.method!r} is not possible here: {reason}. Leave it out, or "
+                    "name `all` for those that are possible"
                 )
+        _claim(comparison, out)
+        for config in configs:
+            folder = out / (config.method if comparison.seeds == 1 else f"{config.method}-{seed}")
+            try:
+                result = _run(config, folder, federation, recorders)
             except Interrupted as stop:
                 raise Interrupted(
                     f"{stop}; `scool resume {out}` continues the comparison"
                 ) from None
             results[config.method].append(result)
-            report(result)
+            if isinstance(result, Result):
+                report(result)
     return results
+
+
+def _run(
+    config: RunConfig, folder: Path, federation: Federation, recorders: Sequence[Recorder]
+) -> Result | Diverged:
+    """One run of a comparison: a new one, the rest of one, or what is known of one that is over."""
+    started = (folder / "run.json").exists()
+    if not started and is_taken(folder):
+        raise RunError(f"{folder} is in the way: it is not a run of this comparison")
+    header = RunFolder.open(folder).header if started else {}
+    seed = config.settings.seed
+    if header.get("status") == "diverged":
+        return Diverged(config.method, seed, header["reason"], federation, folder)
+    try:
+        return execute(
+            config, out=folder, resume=started, recorders=recorders, federation=federation
+        )
+    except QuarantineError as error:
+        if config.settings.strict:
+            raise
+        RunFolder.open(folder).update_header(status="diverged", reason=str(error))
+        return Diverged(config.method, seed, str(error), federation, folder)
 
 
 def read_comparison(folder: Path) -> Comparison:
@@ -139,21 +213,33 @@ def _claim(comparison: Comparison, out: Path) -> None:
     write_json(out / "compare.json", comparison.to_dict())
 
 
-def summarise(results: Sequence[Result]) -> dict[str, Any]:
+def summarise(results: Sequence[Result | Diverged]) -> dict[str, Any]:
     """One method over its seeds: means of the numbers, all run folders."""
-    summaries = [result.summary() for result in results]
+    summaries: list[dict[str, Any]] = [{"diverged": _stopped(r)} | r.summary() for r in results]
     if len(summaries) == 1:
         return summaries[0]
     merged = dict(summaries[0])
-    for name in summaries[0]:
-        values = [s[name] for s in summaries]
-        if name.endswith(("_mean", "_std", "_l1", "_ari", "_loss")) or name in ("elbo", "seconds"):
+    for name in sorted({name for s in summaries for name in s}):
+        values: list[Any] = [s.get(name) for s in summaries]
+        if name.endswith(("_mean", "_std", "_l1", "_ari", "_loss")) or name in _MEANS:
             merged[name] = None if None in values else sum(values) / len(values)
         elif name in ("bytes_sent", "messages"):
-            merged[name] = round(sum(values) / len(values))
+            merged[name] = None if None in values else round(sum(values) / len(values))
         elif name == "quarantined":
             merged[name] = {k: v for s in summaries for k, v in s[name].items()}
         elif name == "run_dir":
             merged["run_dirs"] = values
+        elif name == "diverged":
+            merged[name] = next((value for value in values if value), None)
     merged["seeds"] = [s["seed"] for s in summaries]
     return merged
+
+
+_MEANS = ("elbo", "seconds", "epochs")
+
+
+def _stopped(result: Result | Diverged) -> str | None:
+    """What a method reports that stops single clients when they diverge (`diverged` in Info)."""
+    last = result.history[-1] if isinstance(result, Result) and result.history else {}
+    count, everyone = int(last.get("diverged") or 0), result.federation.num_clients
+    return f"{count} of {everyone} clients stopped" if count else None

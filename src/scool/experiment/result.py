@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from scool.data.federation import Federation
 from scool.errors import require
+from scool.experiment.graph import Graph
 from scool.models import unstack
 from scool.types import Tree
 
@@ -32,6 +33,7 @@ class Result:
     federation: Federation
     module: nn.Module = field(repr=False)
     run_dir: Path | None = None
+    network: Mapping[str, Any] | None = None  # the model by name and options; None: one's own
 
     @property
     def accuracy(self) -> Tensor:
@@ -39,9 +41,14 @@ class Result:
         return self.score
 
     @property
-    def graph(self) -> Tensor | None:
-        """(K, K) the weights of the last round; row i is whom client i learned from."""
-        return self.graphs[max(self.graphs)] if self.graphs else None
+    def graph(self) -> Graph | None:
+        """(K, K) the weights of the last round; row i is whom client i learned from. A tensor with
+        `plot`, `to_pandas`, `to_networkx`, `write_graphml` and `write_csv`."""
+        if not self.graphs:
+            return None
+        last, about = max(self.graphs), self.federation
+        title = f"{self.method}, round {last + 1}"
+        return Graph.of(self.graphs[last], title, about.client_names, about.groups)
 
     @property
     def elbo(self) -> list[float]:
@@ -55,6 +62,14 @@ class Result:
     @property
     def messages(self) -> int:
         return sum(row["messages"] for row in self.history)
+
+    @property
+    def epochs(self) -> float | None:
+        """Passes over the training data in all: samples that gradients were taken of, over the
+        samples there are. None in records of versions that did not count them."""
+        if any("epochs" not in row for row in self.history):
+            return None
+        return sum(row["epochs"] for row in self.history)
 
     def model(self, client: int) -> nn.Module:
         """A client's own model, ready for prediction."""
@@ -73,6 +88,28 @@ class Result:
         transform = self.federation.transform
         inputs = inputs if transform is None else transform.evaluate(inputs)
         return model(inputs.to(next(iter(self.theta.values())).dtype))
+
+    def to_pandas(self, of: Literal["rounds", "clients"] = "rounds") -> Any:
+        """A pandas table: one row a round, or one row a client."""
+        from scool.experiment.looks import clients_frame, rounds_frame
+
+        return rounds_frame(self) if of == "rounds" else clients_frame(self)
+
+    def to_networkx(self) -> Any:
+        """The graph of the last round for networkx: an edge i -> j where i learns from j."""
+        return None if self.graph is None else self.graph.to_networkx()
+
+    def export(self, folder: str | Path) -> list[Path]:
+        """Write the graph as GraphML and CSV, and each client's model as safetensors; the files.
+        `scool.load_model(folder, client)` reads a model back."""
+        from scool.experiment.looks import export_result
+
+        return export_result(self, Path(folder))
+
+    def _repr_html_(self) -> str:
+        from scool.experiment.looks import result_html
+
+        return result_html(self)
 
     def summary(self) -> dict[str, Any]:
         """The line that `--json` prints."""
@@ -96,6 +133,7 @@ class Result:
             "elbo": last.get("elbo"),
             "bytes_sent": self.bytes_sent,
             "messages": self.messages,
+            "epochs": self.epochs,
             "quarantined": last.get("quarantined", {}),
             "run_dir": None if self.run_dir is None else str(self.run_dir),
         }

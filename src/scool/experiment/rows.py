@@ -28,6 +28,7 @@ def describe_round(
     row |= {
         "messages": traffic.total_messages,
         "bytes": traffic.total_bytes,
+        "epochs": traffic.samples / int(engine.sizes.sum()),
         "traffic": {name: traffic.bytes[name] for name in sorted(traffic.bytes)},
         "quarantined": {str(client): why for client, why in sorted(engine.quarantined.items())},
     }

@@ -13,22 +13,51 @@ def comparison_table(summaries: Sequence[Mapping[str, Any]], title: str | None =
     table = Table(title=title, title_justify="left")
     table.add_column("method")
     score = "R2" if is_regression else "accuracy %"
-    for heading in (score, "graph L1", "ARI", "rounds", "sent", "messages", "seconds"):
+    for heading in (score, "graph L1", "ARI", "rounds", "epochs", "sent", "messages", "seconds"):
         table.add_column(heading, justify="right")
     for s in summaries:
         name = "r2" if is_regression else "accuracy"
         digits = 3 if is_regression else 2
+        mean, std = s.get(f"{name}_mean"), s.get(f"{name}_std")
+        sent, messages = s["bytes_sent"], s["messages"]
         table.add_row(
             s["method"],
-            _plus_minus(s[f"{name}_mean"], s[f"{name}_std"], digits),
+            _score(mean, std, digits, bool(s.get("diverged"))),
             _number(s.get("graph_l1"), 3),
             _number(s.get("graph_ari"), 2),
-            str(s["rounds"]),
-            human_bytes(s["bytes_sent"]),
-            f"{s['messages']:,}",
+            _number(s["rounds"], 0),
+            _short(s.get("epochs")),
+            "-" if sent is None else human_bytes(sent),
+            _short(messages),
             _number(s["seconds"], 1),
         )
-    Console(width=110, soft_wrap=True).print(table)
+    Console(width=130, soft_wrap=True).print(table)
+
+
+def tuning_table(rows: Sequence[Mapping[str, Any]], score: str, digits: int) -> None:
+    """Print what a search chose, one row a method, on stdout."""
+    table = Table()
+    table.add_column("method")
+    for heading in ("candidates", "runs", score):
+        table.add_column(heading, justify="right")
+    table.add_column("chosen", overflow="fold")
+    for row in rows:
+        mean, std = row["validation_mean"], row["validation_std"]
+        found = _score(mean, std, digits, mean is None)
+        table.add_row(row["method"], str(row["candidates"]), str(row["runs"]), found, row["chosen"])
+    Console(width=130, soft_wrap=True).print(table)
+
+
+def _score(mean: float | None, std: float | None, digits: int, diverged: bool) -> str:
+    """A method may diverge and still leave models that can be judged."""
+    if not diverged:
+        return _plus_minus(mean, std, digits)
+    return "diverged" if mean is None else f"{_plus_minus(mean, std, digits)} diverged"
+
+
+def _short(value: float | None) -> str:
+    """A count: 1,650 or 2.5."""
+    return "-" if value is None else f"{value:,.1f}".removesuffix(".0")
 
 
 def _plus_minus(mean: float | None, std: float | None, digits: int) -> str:

@@ -1,0 +1,193 @@
+"""The same search for every method: options chosen on validation data, never on test data."""
+
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from scool.contracts import Recorder
+from scool.data.catalogue import load
+from scool.data.federation import Federation
+from scool.errors import ConfigError, DataError, QuarantineError, RunError
+from scool.experiment.compare import why_not
+from scool.experiment.config import RunConfig, execute
+from scool.experiment.result import finite, spread
+from scool.experiment.run import Interrupted
+from scool.experiment.search import Options, Search
+from scool.recording.atomic import write_bytes, write_json
+from scool.recording.folder import RunFolder, is_taken, make_folder
+
+
+def judged_by_validation(federation: Federation) -> Federation:
+    """The federation of a search: validation samples stand where the test samples were, which are
+    not in it any more. So no run of a search can compute a test accuracy, whatever it records.
+
+    Raises:
+        DataError: a client has no validation sample.
+    """
+    empty = (federation.val.sizes == 0).nonzero()[:, 0].tolist()
+    if empty:
+        size = int(federation.train.sizes[empty[0]])
+        raise DataError(
+            f"client {federation.client_name(empty[0])} has {size} training samples and none for "
+            f"validation ({len(empty)} such clients): raise --val-fraction, or give each client "
+            "more samples"
+        )
+    return replace(federation, name=f"{federation.name} (validation)", test=federation.val)
+
+
+def run_search(
+    search: Search,
+    out: Path,
+    recorders: Sequence[Recorder] = (),
+    report: Callable[[Mapping[str, Any]], None] = lambda row: None,
+) -> list[dict[str, Any]]:
+    """Run what has not been run yet; what was chosen for each method.
+
+    The folder gets `tune.jsonl`, a line a finished run, and `tune.json` with the choice. Started
+    again on the same folder, no finished run is repeated.
+    """
+    first = search.settings.seed
+    federations = {
+        seed: judged_by_validation(load(search.settings.data, seed))
+        for seed in range(first, first + search.seeds)
+    }
+    for method, (seed, federation) in itertools.product(search.methods, federations.items()):
+        config = replace(search.config(method, {}, seed), method=method)
+        if reason := why_not(config, federation, seed):
+            raise ConfigError(f"method {method!r} is not possible here: {reason}. Leave it out")
+    folder, rows = _claim(search, out)
+    known = {_key(row["method"], row["options"], row["seed"]) for row in rows}
+    for method in search.methods:
+        for options, seed in itertools.product(search.candidates(method), federations):
+            if _key(method, options, seed) in known:
+                continue
+            config = search.config(method, options, seed)
+            try:
+                score = _score(config, federations[seed], recorders)
+            except KeyboardInterrupt:
+                raise Interrupted(
+                    f"stopped; {len(rows)} finished runs are kept in {out}: the same `scool tune` "
+                    "with that --out goes on"
+                ) from None
+            rows.append({"method": method, "options": options, "seed": seed} | score)
+            folder.append("tune.jsonl", rows[-1])
+            report(rows[-1])
+    chosen = [_choose(search, method, rows) for method in search.methods]
+    write_json(out / "tune.json", _header(search) | {"status": "finished", "chosen": chosen})
+    return chosen
+
+
+def _key(method: str, options: Options, seed: int) -> str:
+    return json.dumps([method, options, seed], sort_keys=True)
+
+
+def _score(
+    config: RunConfig, federation: Federation, recorders: Sequence[Recorder]
+) -> dict[str, Any]:
+    """The validation accuracy in percent (or R^2) after the last round; None if it diverged."""
+    try:
+        result = execute(config, recorders=recorders, federation=federation)
+    except QuarantineError as error:
+        return {"score": None, "spread": None, "problem": str(error)}
+    score, lost = result.score, result.summary()["quarantined"]
+    problem = f"clients left out: {', '.join(lost)}" if lost else None
+    return {"score": finite(score.nanmean()), "spread": finite(spread(score)), "problem": problem}
+
+
+def _choose(search: Search, method: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The candidate with the best mean over the seeds; one that diverged is never chosen."""
+    tried: list[dict[str, Any]] = []
+    for options in search.candidates(method):
+        mine = [row for row in rows if row["method"] == method and row["options"] == options]
+        means = {name: _mean([row[name] for row in mine]) for name in ("score", "spread")}
+        tried.append({"options": options, **means, "runs": len(mine)})
+    finished = [candidate for candidate in tried if candidate["score"] is not None]
+    best = max(finished, key=lambda candidate: candidate["score"], default=None)
+    return {
+        "method": method,
+        "candidates": len(tried),
+        "runs": sum(candidate["runs"] for candidate in tried),
+        "validation_mean": best["score"] if best else None,
+        "validation_std": best["spread"] if best else None,
+        "options": best["options"] if best else None,
+        "at_the_edge": _at_the_edge(best["options"], tried) if best else [],
+        "skipped": search.skipped(method),
+        "tried": tried,
+    }
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(values) if len(known) == len(values) > 0 else None
+
+
+def _at_the_edge(chosen: Options, tried: list[dict[str, Any]]) -> list[str]:
+    """Numbers whose best value is the smallest or largest tried: the best may lie beyond."""
+    edges: list[str] = []
+    for option, value in chosen.items():
+        values = {candidate["options"][option] for candidate in tried}
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and len(values) > 1 and value in (min(values), max(values)):
+            edges.append(option)
+    return edges
+
+
+# ---------------------------------------------------------------------- records
+
+
+def _header(search: Search) -> dict[str, Any]:
+    return {"format": "scool-tune-1", "search": search.to_dict()}
+
+
+def _claim(search: Search, out: Path) -> tuple[RunFolder, list[dict[str, Any]]]:
+    """The folder and the runs that are finished in it."""
+    folder = RunFolder(out)
+    if (out / "tune.json").exists():
+        # JSON has no tuples: compare what a file can hold
+        if _read(out).get("search") != json.loads(json.dumps(search.to_dict())):
+            raise RunError(f"out = {str(out)!r} holds another search: choose another --out")
+    elif is_taken(out):
+        raise RunError(f"out = {str(out)!r} exists already: choose another --out")
+    else:
+        make_folder(out)
+        write_json(out / "tune.json", _header(search) | {"status": "running"})
+    rows = folder.rows("tune.jsonl")
+    text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+    write_bytes(out / "tune.jsonl", text.encode())  # without a line that a kill cut off
+    return folder, rows
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    path = folder / "tune.json"
+    try:
+        values = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read ({error}): give a folder of `scool tune`") from error
+    found = values.get("format") if isinstance(values, dict) else None
+    if found != "scool-tune-1":
+        raise RunError(f"{path} has format {found!r}: another version of scool wrote it")
+    return values
+
+
+def read_chosen(folder: Path) -> dict[str, Options]:
+    """The options that a search chose, by method; only of those with a candidate that finished.
+
+    Raises:
+        RunError: the folder holds no finished search.
+    """
+    values = _read(folder)
+    if values.get("status") != "finished":
+        raise RunError(
+            f"the search in {folder} is not finished: run its `scool tune` again, it goes on "
+            "where it stopped"
+        )
+    return {row["method"]: row["options"] for row in values["chosen"] if row["options"] is not None}
+
+
+def searched_data(folder: Path) -> str:
+    """The dataset and partition that a search was made on."""
+    data = _read(folder)["search"]["settings"]["data"]
+    return f"{data['dataset']}/{data['partition']}"

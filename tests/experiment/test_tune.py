@@ -1,0 +1,256 @@
+"""A search: the same budget for all, validation data only, no finished run twice."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from scool.data.catalogue import DataConfig, load
+from scool.data.federation import Federation
+from scool.errors import ConfigError, DataError, RunError
+from scool.evaluation.accuracy import evaluate
+from scool.experiment import tune as tune_module
+from scool.experiment.config import Settings, execute
+from scool.experiment.run import Interrupted, prepare_model
+from scool.experiment.search import Search
+from scool.experiment.tune import judged_by_validation, read_chosen, run_search
+from scool.models import ModelConfig
+from toys import classification, start
+
+DATA = DataConfig(clients=4, groups=2, samples_per_client=20, val_fraction=0.2)
+SETTINGS = Settings(data=DATA, model=ModelConfig("linear"), rounds=2, device="cpu")
+SPACE = {"lr": (0.05, 0.2), "epochs": (1,)}
+
+
+def search(*methods: str, **changes: Any) -> Search:
+    return replace(Search(methods or ("local",), SETTINGS, SPACE), **changes)
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "tune.jsonl").read_text().splitlines()]
+
+
+# ---------------------------------------------------------------------- never on test data
+
+
+def test_the_test_samples_are_not_in_the_federation_of_a_search() -> None:
+    federation = load(DATA, 0)
+    judged = judged_by_validation(federation)
+    assert judged.test is judged.val is federation.val
+    assert judged.train is federation.train and "validation" in judged.name
+    taken = {(i, int(row)) for i in range(4) for row in federation.test.index[i]}
+    found = {
+        (i, int(row))
+        for split in (judged.train, judged.val, judged.test)
+        for i in range(4)
+        for row in split.index[i][split.mask[i]]
+    }
+    assert not taken & found
+
+
+def test_test_data_that_are_spoilt_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_search(search("local", "scool-sbm", "fedavg"), tmp_path / "a")
+    seen: list[Federation] = []
+
+    def spoilt(data: DataConfig, seed: int) -> Federation:
+        federation = load(data, seed)
+        wrong = federation.test.y.roll(1, dims=1)
+        return replace(federation, test=federation.test._replace(y=wrong))
+
+    def watched(config: Any, **options: Any) -> Any:
+        seen.append(options["federation"])
+        assert options.get("out") is None  # no run folder that could hold a test accuracy
+        return execute(config, **options)
+
+    monkeypatch.setattr(tune_module, "load", spoilt)
+    monkeypatch.setattr(tune_module, "execute", watched)
+    run_search(search("local", "scool-sbm", "fedavg"), tmp_path / "b")
+    assert (tmp_path / "a/tune.jsonl").read_bytes() == (tmp_path / "b/tune.jsonl").read_bytes()
+    assert len(seen) == 6 and all(federation.test is federation.val for federation in seen)
+
+
+def test_the_score_is_the_mean_accuracy_on_the_validation_split(tmp_path: Path) -> None:
+    one = search(space={"lr": (0.2,), "epochs": (3,)})
+    (chosen,) = run_search(one, tmp_path / "t")
+    federation = load(DATA, 0)
+    module, theta0 = prepare_model(SETTINGS.model, federation, 0)
+    engine, _ = start(federation, module, seed=0)
+    method = one.config("local", {"lr": 0.2, "epochs": 3}, 0).algorithm
+    state = method.init(engine, theta0)
+    for t in range(2):
+        state, _ = method.step(engine, state, t)
+    scores = 100 * evaluate(engine, state.theta, federation, "val").score
+    assert chosen["validation_mean"] == pytest.approx(float(scores.mean()))
+    assert chosen["validation_std"] == pytest.approx(float(scores.std(correction=0)))
+    other = 100 * evaluate(engine, state.theta, federation, "test").score
+    assert abs(float(other.mean()) - chosen["validation_mean"]) > 1
+
+
+def test_a_client_without_validation_samples_is_refused() -> None:
+    with pytest.raises(DataError, match=r"client 0 has 5 training samples and none .*fraction"):
+        judged_by_validation(classification())
+    few = replace(SETTINGS, data=replace(DATA, samples_per_client=4))
+    with pytest.raises(DataError, match="raise --val-fraction"):
+        run_search(search(settings=few), Path("never"))
+    assert not Path("never").exists()
+    with pytest.raises(ConfigError, match=r"val_fraction = 0.0 .* 0.2"):
+        search(settings=replace(SETTINGS, data=replace(DATA, val_fraction=0.0)))
+
+
+# ---------------------------------------------------------------------- the same budget
+
+
+def test_every_method_has_the_same_number_of_runs(tmp_path: Path) -> None:
+    space = {"lr": (0.05, 0.2), "temperature": (0.5, 1.0, 2.0), "epochs": (1,)}
+    both = search("local", "scool-sbm", "scool-mmsbm", space=space, seeds=2)
+    chosen = run_search(both, tmp_path / "t")
+    assert [row["candidates"] for row in chosen] == [6, 6, 6]
+    assert [row["runs"] for row in chosen] == [12, 12, 12]
+    counts = [sum(row["method"] == m for row in rows(tmp_path / "t")) for m in both.methods]
+    assert counts == [12, 12, 12]
+    assert {row["seed"] for row in rows(tmp_path / "t")} == {0, 1}
+    assert chosen[0]["skipped"] == ["temperature"] and chosen[1]["skipped"] == []
+    assert "temperature" not in chosen[0]["options"] and "temperature" in chosen[1]["options"]
+
+
+def test_a_small_budget_takes_a_random_part_and_a_large_one_values_in_between() -> None:
+    grid = {"lr": (0.1, 0.2, 0.4), "temperature": (1, 2, 4)}
+    few = search("scool-sbm", "local", space=grid, budget=4)
+    picked = few.candidates("scool-sbm")
+    assert len(picked) == 4 and picked == few.candidates("scool-sbm")
+    assert all(p["lr"] in grid["lr"] and p["temperature"] in grid["temperature"] for p in picked)
+    others = [replace(few, settings=replace(SETTINGS, seed=seed)) for seed in (1, 2, 3)]
+    assert any(other.candidates("scool-sbm") != picked for other in others)
+    alike = replace(few, methods=("scool-sbm", "scool-mmsbm"))
+    assert alike.candidates("scool-mmsbm") == picked
+    lrs = [options["lr"] for options in few.candidates("local")]
+    assert lrs[:3] == [0.1, 0.2, 0.4] and lrs[3] in (0.141, 0.283)  # geometric means
+    many = search("local", space={"lr": (0.1, 0.4)}, budget=5)
+    assert [o["lr"] for o in many.candidates("local")] == [0.1, 0.4, 0.2, 0.141, 0.283]
+    assert len(search("local", space=SPACE, budget=7, seeds=3).candidates("local")) == 2
+
+
+def test_words_and_whole_numbers_have_nothing_in_between() -> None:
+    space = {"batch_size": (4, 8), "optimizer": ("sgd", "adam"), "lr": (0.1,)}
+    assert len(search("local", space=space, budget=9).candidates("local")) == 4
+    from_zero = search("scool-sbm", space={"cross_ema": (0, 0.5)}, budget=3)
+    assert [o["cross_ema"] for o in from_zero.candidates("scool-sbm")] == [0, 0.5, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"methods": ()}, "at least one"),
+        ({"methods": ("locl",)}, "did you mean 'local'"),
+        ({"methods": ("local", "local")}, "once"),
+        ({"budget": -1}, "budget"),
+        ({"budget": 1, "seeds": 2}, "a candidate takes 2 runs"),
+        ({"seeds": 0}, "seeds"),
+        ({"space": {"lrr": (1,)}}, "none of the methods has an option 'lrr'.*'lr'"),
+        ({"space": {"temperature": (1,)}}, "none of the methods"),
+        ({"space": {"lr": ()}}, "lr"),
+        ({"space": {"lr": (0.1, 0.1)}}, "each value once"),
+        ({"space": {"lr": (0.1, -1)}}, "lr = -1"),
+        ({"space": {"lr": ("x",)}}, "give a number"),
+    ],
+)
+def test_mistakes_are_found_before_anything_runs(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        search(**changes)
+
+
+# ---------------------------------------------------------------------- the choice
+
+
+def test_the_best_mean_over_the_seeds_is_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = {0.1: (90.0, 10.0), 0.2: (60.0, 50.0), 0.4: (55.0, 54.0)}
+
+    def score(config: Any, federation: Any, recorders: Any) -> dict[str, Any]:
+        value = scores[config.algorithm.sgd.lr][config.settings.seed]
+        return {"score": value, "spread": 1.0, "problem": None}
+
+    monkeypatch.setattr(tune_module, "_score", score)
+    three = search("local", space={"lr": (0.1, 0.2, 0.4)}, seeds=2)
+    (chosen,) = run_search(three, tmp_path / "a")
+    assert chosen["options"] == {"lr": 0.2} and chosen["validation_mean"] == 55.0
+    assert chosen["at_the_edge"] == []
+    scores[0.4] = (56.0, 55.0)
+    (chosen,) = run_search(three, tmp_path / "b")
+    assert chosen["options"] == {"lr": 0.4} and chosen["at_the_edge"] == ["lr"]
+    assert read_chosen(tmp_path / "b") == {"local": {"lr": 0.4}}
+    means = [candidate["score"] for candidate in chosen["tried"]]
+    assert means == [50.0, 55.0, 55.5]
+
+
+def test_a_candidate_that_diverges_is_never_chosen(tmp_path: Path) -> None:
+    data = DataConfig(dataset="synthetic", task="regression", clients=3, groups=1, val_fraction=0.2)
+    settings = Settings(data=data, model=ModelConfig("linear"), rounds=2, device="cpu")
+    wild = search(settings=settings, space={"lr": (0.02, 1e30)})
+    (chosen,) = run_search(wild, tmp_path / "a")
+    assert chosen["options"] == {"lr": 0.02}
+    found = rows(tmp_path / "a")
+    assert found[1]["score"] is None and "nobody is left" in found[1]["problem"]
+    worse = search(settings=settings, space={"lr": (1e29, 1e30)})
+    (chosen,) = run_search(worse, tmp_path / "b")
+    assert chosen["options"] is None and chosen["validation_mean"] is None
+    assert read_chosen(tmp_path / "b") == {}
+    json.dumps(chosen, allow_nan=False)
+
+
+# ---------------------------------------------------------------------- stopping and going on
+
+
+def test_a_finished_run_is_never_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = search("local", "fedavg", seeds=2)
+    expected = run_search(both, tmp_path / "whole")
+    begun: list[str] = []
+
+    def stopping(config: Any, **options: Any) -> Any:
+        if len(begun) == 3:
+            raise KeyboardInterrupt
+        begun.append(config.method)
+        return execute(config, **options)
+
+    monkeypatch.setattr(tune_module, "execute", stopping)
+    with pytest.raises(Interrupted, match=r"3 finished runs are kept in .*the same `scool tune`"):
+        run_search(both, tmp_path / "parts")
+    with pytest.raises(RunError, match="not finished"):
+        read_chosen(tmp_path / "parts")
+    path = tmp_path / "parts/tune.jsonl"
+    path.write_bytes(path.read_bytes()[:-9])  # killed while the third line was written
+    again: list[str] = []
+
+    def counting(config: Any, **options: Any) -> Any:
+        again.append(config.method)
+        return execute(config, **options)
+
+    monkeypatch.setattr(tune_module, "execute", counting)
+    assert run_search(both, tmp_path / "parts") == expected
+    assert len(again) == 6 and not set(again) & set(begun[:2])
+    assert path.read_bytes() == (tmp_path / "whole/tune.jsonl").read_bytes()
+    assert run_search(both, tmp_path / "parts") == expected and len(again) == 6
+
+
+def test_another_search_or_other_files_are_not_touched(tmp_path: Path) -> None:
+    run_search(search(), tmp_path / "t")
+    with pytest.raises(RunError, match="another search"):
+        run_search(search(budget=1), tmp_path / "t")
+    with pytest.raises(RunError, match="another search"):
+        run_search(search(settings=replace(SETTINGS, seed=7)), tmp_path / "t")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/notes.txt").write_text("mine")
+    with pytest.raises(RunError, match="exists already"):
+        run_search(search(), tmp_path / "mine")
+    (tmp_path / "t/tune.json").write_text('{"format": "scool-tune-7"}')
+    with pytest.raises(RunError, match="another version"):
+        read_chosen(tmp_path / "t")
+    with pytest.raises(RunError, match="a folder of `scool tune`"):
+        read_chosen(tmp_path / "nowhere")
+    assert torch.is_grad_enabled()
