@@ -19,6 +19,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: $(VENV)/.installed  ## K personal models on real digits, and the graph they learn over
 	rm -rf demo
 	$(BIN)/scool compare --seeds 3 --out demo
+	@echo "the report, a page to open in a browser:" && $(BIN)/scool report demo
 
 test: $(VENV)/.installed  ## proves the mathematics
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2

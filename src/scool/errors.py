@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import importlib
 import math
 from collections.abc import Iterable
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
@@ -69,3 +70,19 @@ def check_fields(options: Any) -> None:
             unknown(field.name, str(value), map(str, get_args(hint)))
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{field.name} = {value!r} is not possible: give a finite number")
+
+
+def need(module: str, what: str) -> Any:
+    """A package that only some features use, or words on how to get it.
+
+    >>> need("no_such_package", "to_pandas")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    scool.errors.ScoolError: to_pandas needs no_such_package, which is not installed: ...
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.split(".")[0]
+        raise ScoolError(
+            f"{what} needs {package}, which is not installed: pip install {package}"
+        ) from error

@@ -47,6 +47,7 @@ def test_a_result_holds_models_scores_graphs_and_costs(tmp_path: Path) -> None:
     files = sorted(p.name for p in (tmp_path / "run").iterdir())
     assert files == [
         "checkpoint-000003.safetensors",
+        "clients.safetensors",
         "graphs",
         "metrics.jsonl",
         "run.json",

@@ -1,4 +1,4 @@
-"""The command line: `scool run | compare | resume | rerun | data | bench`."""
+"""The command line: `scool run | compare | tune | resume | rerun | data | bench`."""
 
 import os
 import signal
@@ -13,8 +13,15 @@ usage: scool COMMAND [options]
 
   run METHOD     one method on one federation          scool run scool-sbm --seed 1
   compare        several methods on one federation     scool compare --methods local,scool-sbm
+  tune           options chosen on validation data     scool tune --methods all --lr 0.05,0.1
   resume DIR     continue a run or a comparison that was stopped
   rerun DIR      repeat a run with the same configuration
+  report RUN...  a page about runs, opens offline      scool report demo --open
+  plot KIND RUN  a figure for a paper, and its CSV     scool plot graph demo --out graph.pdf
+  export RUN     the graph as GraphML and CSV, the models as safetensors
+  ls DIR         the runs in a folder                  scool ls runs
+  diff A B       what differs between two runs
+  watch DIR      follow a run of another process
   data           list, check or fetch datasets         scool data list
   bench          time the engine against the loop      scool bench engine
   --version      the version
@@ -35,6 +42,12 @@ def _compare(arguments: Sequence[str]) -> int:
     return compare(arguments)
 
 
+def _tune(arguments: Sequence[str]) -> int:
+    from scool.cli.tune import tune
+
+    return tune(arguments)
+
+
 def _resume(arguments: Sequence[str]) -> int:
     from scool.cli.resume import resume
 
@@ -45,6 +58,42 @@ def _rerun(arguments: Sequence[str]) -> int:
     from scool.cli.resume import rerun
 
     return rerun(arguments)
+
+
+def _report(arguments: Sequence[str]) -> int:
+    from scool.cli.report import report
+
+    return report(arguments)
+
+
+def _plot(arguments: Sequence[str]) -> int:
+    from scool.cli.plot import plot
+
+    return plot(arguments)
+
+
+def _export(arguments: Sequence[str]) -> int:
+    from scool.cli.export import export
+
+    return export(arguments)
+
+
+def _ls(arguments: Sequence[str]) -> int:
+    from scool.cli.ls import ls
+
+    return ls(arguments)
+
+
+def _diff(arguments: Sequence[str]) -> int:
+    from scool.cli.diff import diff
+
+    return diff(arguments)
+
+
+def _watch(arguments: Sequence[str]) -> int:
+    from scool.cli.watch import watch
+
+    return watch(arguments)
 
 
 def _data(arguments: Sequence[str]) -> int:
@@ -62,8 +111,15 @@ def _bench(arguments: Sequence[str]) -> int:
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": _run,
     "compare": _compare,
+    "tune": _tune,
     "resume": _resume,
     "rerun": _rerun,
+    "report": _report,
+    "plot": _plot,
+    "export": _export,
+    "ls": _ls,
+    "diff": _diff,
+    "watch": _watch,
     "data": _data,
     "bench": _bench,
 }

@@ -1,13 +1,14 @@
 """`scool run METHOD`: one method on one federation."""
 
 import json as json_module
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from scool.algorithms import AnyAlgorithm, LocalOnly
 from scool.cli.arguments import parse, peek, peek_data, read_toml
 from scool.cli.console import Console, new_folder
+from scool.contracts import Recorder
 from scool.errors import ConfigError, nearest
 from scool.experiment.config import RunConfig, Settings, default_run, execute
 from scool.experiment.options import with_options
@@ -27,6 +28,12 @@ class RunCommand:
     """Print one JSON object instead of a table."""
     quiet: bool = False
     """No progress on stderr."""
+    tensorboard: bool = False
+    """Also write event files for TensorBoard, into tensorboard/ of the run folder."""
+    wandb: bool = False
+    """Also log to Weights & Biases; WANDB_MODE=offline keeps it on disk."""
+    mlflow: bool = False
+    """Also log to MLflow, where MLFLOW_TRACKING_URI says."""
     config: Path | None = None
     """A TOML file with options; flags override it."""
 
@@ -62,10 +69,23 @@ def run(arguments: Sequence[str]) -> int:
     command, method = configure(arguments)
     config = RunConfig(method, command.algorithm, command.settings)
     out = command.out or new_folder(f"{method}-{command.settings.data.dataset}")
+    trackers = chosen_trackers(command, out)
     with Console(config.settings.rounds, quiet=command.quiet) as console:
-        result = execute(config, out=out, recorders=[console])
+        result = execute(config, out=out, recorders=[console, *trackers])
     print_summary(result.summary(), command.json)
     return 0
+
+
+def chosen_trackers(command: RunCommand, out: Path) -> list[Recorder]:
+    """The trackers that were asked for, one flag each."""
+    from scool.recording.trackers import MLflow, TensorBoard, WandB
+
+    makers: list[tuple[bool, Callable[[], Recorder]]] = [
+        (command.tensorboard, lambda: TensorBoard(out / "tensorboard")),
+        (command.wandb, lambda: WandB(out)),
+        (command.mlflow, MLflow),
+    ]
+    return [make() for is_wanted, make in makers if is_wanted]
 
 
 def print_summary(summary: dict[str, object], as_json: bool) -> None:

@@ -1,13 +1,16 @@
 """Who has what: the data of K clients, as one shared pool and indices into it."""
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from scool.data.transform import ImageTransform
 from scool.errors import DataError, unknown
+
+if TYPE_CHECKING:
+    from scool.drawing.style import Picture
 
 Task = Literal["classification", "regression"]
 Truth = Literal["identical", "overlap", "fraction"]
@@ -101,6 +104,23 @@ class Federation:
             sizes = self.groups.unique(return_counts=True)[1]
             rows.append(("groups", f"{len(sizes)} of {_spread(sizes)} clients"))
         return "\n".join(f"{name:<20}{value}" for name, value in rows)
+
+    def plot(self, part: Literal["train", "val", "test"] = "train") -> "Picture":
+        """A matplotlib figure of who has how many samples of which class."""
+        from scool.data.looks import picture_of
+
+        return picture_of(self, part)
+
+    def to_pandas(self) -> Any:
+        """A pandas table, one row a client: its group, its samples, its classes."""
+        from scool.data.looks import frame_of
+
+        return frame_of(self)
+
+    def _repr_html_(self) -> str:
+        from scool.data.looks import html_of
+
+        return html_of(self)
 
 
 _PARTS = ("train", "val", "test")

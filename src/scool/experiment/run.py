@@ -18,6 +18,7 @@ from scool.engines.local import LocalEngine
 from scool.engines.memory import fitting_threads
 from scool.errors import QuarantineError, RunError, require
 from scool.evaluation.accuracy import evaluate
+from scool.experiment.options import as_dict
 from scool.experiment.progress import identity_of, open_run
 from scool.experiment.result import Result
 from scool.experiment.rows import describe_round
@@ -41,6 +42,13 @@ def prepare_model(model: Model, federation: Federation, seed: int) -> tuple[nn.M
     if isinstance(model, nn.Module):  # a person's own: its present parameters are theta^0
         return model, parameters_of(model)
     return initial_params(model, seed)
+
+
+def model_options(model: Model) -> dict[str, Any] | None:
+    """Which network by name, so that its parameters can be used later; None for one's own."""
+    if isinstance(model, str):
+        model = ModelConfig(model=model)
+    return as_dict(model) if isinstance(model, ModelConfig) else None
 
 
 def prepare_data(federation: Federation, algorithm: Any, seed: int) -> Federation:
@@ -107,6 +115,7 @@ def fit(
     )
     method = method or type(algorithm).__name__
     header = _header(method, rounds, seed, engine, config)
+    header["model"] = model_options(model)
     header["identity"] = identity_of(algorithm, federation, seed, theta0)
     folder, progress = open_run(out, resume, header, engine, algorithm, theta0)
     if folder:
@@ -150,6 +159,7 @@ def fit(
         federation=federation,
         module=module,
         run_dir=folder.path if folder else None,
+        network=header["model"],
     )
     if folder:
         folder.update_header(status="finished", rounds_done=rounds, result=result.summary())

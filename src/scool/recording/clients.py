@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from scool.data.federation import Federation, Split
+from scool.data.federation import Federation
+from scool.data.looks import counts_of
 from scool.errors import RunError
 from scool.recording.atomic import write_bytes
 
@@ -38,31 +38,13 @@ class Clients(NamedTuple):
         return len(self.classes)
 
 
-def class_counts(split: Split, task: str, outputs: int) -> Tensor:
-    """(K, C) samples of each client and class; regression: (K, 1) samples of each client.
-
-    >>> index, mask = torch.tensor([[0, 1], [1, 0]]), torch.tensor([[True, True], [True, False]])
-    >>> split = Split(torch.zeros(2, 3), index, mask, torch.tensor([[0, 2], [2, 0]]))
-    >>> class_counts(split, "classification", 3).tolist()
-    [[1, 0, 1], [0, 0, 1]]
-    """
-    mask = split.mask.cpu()
-    if task == "regression":
-        return mask.sum(dim=1, keepdim=True).int()
-    counts = torch.zeros(len(mask), outputs, dtype=torch.int32)
-    return counts.scatter_add_(1, split.y.cpu(), mask.int())
-
-
 def describe_clients(federation: Federation) -> Clients:
     """The record of a federation."""
     transform, truth, groups = federation.transform, federation.truth, federation.groups
     return Clients(
         name=federation.name,
         task=federation.task,
-        counts={
-            part: class_counts(getattr(federation, part), federation.task, federation.num_outputs)
-            for part in PARTS
-        },
+        counts={part: counts_of(federation, part) for part in PARTS},
         classes=federation.classes.cpu(),
         truth=None if truth is None else truth.cpu().float(),
         groups=None if groups is None else groups.cpu(),

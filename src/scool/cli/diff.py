@@ -1,0 +1,121 @@
+"""`scool diff A B`: what differs between two runs, in what was asked and in what came out."""
+
+import json as json_module
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from scool.errors import RunError
+from scool.report.differences import differing, flat, options_of
+from scool.report.lines import figures
+from scool.report.records import RunRecord, is_run, read_run
+
+NAMES = {
+    "score": "score",
+    "worst": "worst client",
+    "l1": "graph L1",
+    "ari": "ARI",
+    "rounds": "rounds",
+    "epochs": "epochs",
+    "bytes": "bytes sent",
+    "messages": "messages",
+    "seconds": "seconds",
+}
+
+
+@dataclass(frozen=True)
+class DiffCommand:
+    """Show what differs between two runs: options, program and machine, results."""
+
+    a: tyro.conf.Positional[Path]
+    """The folder of a run."""
+    b: tyro.conf.Positional[Path]
+    """The folder of another."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+def compare_runs(a: RunRecord, b: RunRecord) -> dict[str, Any]:
+    """Differences by name, each as (of A, of B)."""
+    machine = [
+        flat({name: record.header.get(name) or {} for name in ("versions", "hardware")})
+        for record in (a, b)
+    ]
+    results = [figures([record]) for record in (a, b)]
+    named = [{NAMES[n]: r[n] for n in NAMES} for r in results]
+    return {
+        "options": differing(options_of(a), options_of(b)),
+        "machine": differing(*machine),
+        "results": {name: (named[0][name], named[1][name]) for name in named[0]},
+        "first_different_round": first_difference(a, b),
+    }
+
+
+def first_difference(a: RunRecord, b: RunRecord) -> int | None:
+    """The first round (from 1) whose records differ; None where all that both have are equal."""
+    for one, other in zip(a.rows, b.rows, strict=False):
+        if one != other:
+            return one["round"] + 1
+    return None
+
+
+def diff(arguments: Sequence[str]) -> int:
+    command = tyro.cli(DiffCommand, args=list(arguments), prog="scool diff")
+    for name, path in (("a", command.a), ("b", command.b)):
+        if not is_run(path):
+            raise RunError(f"{name} = {str(path)!r} is not the folder of a run: it has no run.json")
+    a, b = read_run(command.a), read_run(command.b)
+    found = compare_runs(a, b)
+    if command.json:
+        print(json_module.dumps(found))
+        return 0
+    console = Console()
+    # A file has no edge: there, lines are as long as they need to be.
+    console = console if console.is_terminal else Console(width=140, soft_wrap=True)
+    for letter, path in (("A", command.a), ("B", command.b)):
+        console.print(Text(f"{letter}: {path}"))
+    for title in ("options", "machine"):
+        if found[title]:
+            console.print(_table(f"{title} that differ", found[title]))
+        else:
+            console.print(f"{title}: no difference")
+    console.print(_table("results", found["results"], with_change=True))
+    console.print(_verdict(found["first_different_round"], a, b))
+    return 0
+
+
+def _verdict(first: int | None, a: RunRecord, b: RunRecord) -> str:
+    if first is not None:
+        return f"The records differ from round {first} on."
+    shared = min(len(a.rows), len(b.rows))
+    return f"The records of all {shared} rounds that both have are equal, to the bit."
+
+
+def _table(title: str, pairs: dict[str, tuple[Any, Any]], with_change: bool = False) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("", overflow="fold")
+    for letter in "AB":
+        table.add_column(letter, justify="right", overflow="fold")
+    if with_change:
+        table.add_column("change", justify="right")
+    for name, (one, other) in pairs.items():
+        words = [name, _word(one), _word(other)]
+        if with_change:
+            change = None if one is None or other is None else other - one
+            words.append("" if change is None else f"{'+' if change > 0 else ''}{_word(change)}")
+        table.add_row(*(Text(word) for word in words))
+    return table
+
+
+def _word(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value == round(value) else f"{value:,.4g}"
+    return str(value)

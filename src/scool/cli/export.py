@@ -1,0 +1,46 @@
+"""`scool export RUN --out DIR`: the graph and the models of a run for other programs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from scool.errors import RunError
+from scool.experiment.graph import Graph
+from scool.experiment.looks import write_export
+from scool.experiment.models import theta_of
+from scool.recording.folder import is_taken
+from scool.report.records import is_run, read_run
+
+
+@dataclass(frozen=True)
+class ExportCommand:
+    """Write the graph of the last round as GraphML and CSV, and each client's model."""
+
+    run: tyro.conf.Positional[Path]
+    """The folder of a run."""
+    out: Path | None = None
+    """Folder for the files; default: `export` inside the run."""
+
+
+def export(arguments: Sequence[str]) -> int:
+    command = tyro.cli(ExportCommand, args=list(arguments), prog="scool export")
+    if not is_run(command.run):
+        raise RunError(f"run = {str(command.run)!r} is not the folder of a run: no run.json")
+    out = command.out or command.run / "export"
+    if is_taken(out):
+        raise RunError(f"out = {str(out)!r} exists already: choose another --out")
+    record = read_run(command.run)
+    clients, found, graph = record.clients, record.last_graph(), None
+    if found is not None:
+        names = clients.client_names if clients else None
+        graph = Graph.of(
+            found[1],
+            f"{record.method}, round {found[0] + 1}",
+            tuple(names) if names else None,
+            clients.groups if clients else None,
+        )
+    files = write_export(graph, theta_of(command.run), record.header, clients, out)
+    print(f"{out}: {len(files)} files")
+    return 0

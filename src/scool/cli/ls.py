@@ -1,0 +1,90 @@
+"""`scool ls DIR`: the runs in a folder with their key figures."""
+
+import json as json_module
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from scool.report.lines import figures
+from scool.report.records import RunRecord, find_runs, read_run
+from scool.report.tables import human_bytes
+
+
+@dataclass(frozen=True)
+class LsCommand:
+    """List the runs in a folder, and in folders inside it."""
+
+    folder: tyro.conf.Positional[Path] = Path("runs")
+    """Where to look."""
+    json: bool = False
+    """Print one JSON object a run."""
+
+
+def key_figures(record: RunRecord, root: Path) -> dict[str, Any]:
+    """One run in a line."""
+    found = figures([record])
+    inside = record.path.is_relative_to(root) and record.path != root
+    return {
+        "run": str(record.path.relative_to(root)) if inside else str(record.path),
+        "method": record.method,
+        "data": record.federation_name,
+        "clients": record.num_clients,
+        "seed": record.seed,
+        "status": record.status,
+        "rounds": record.rounds,
+        "of": record.header.get("rounds"),
+        "score": found["score"],
+        "measure": record.score_name,
+        "graph_l1": found["l1"],
+        "bytes_sent": found["bytes"],
+        "seconds": found["seconds"],
+        "started": record.header.get("started"),
+    }
+
+
+def ls(arguments: Sequence[str]) -> int:
+    command = tyro.cli(LsCommand, args=list(arguments), prog="scool ls")
+    records = [read_run(path) for path in find_runs([command.folder])]
+    rows = [key_figures(record, command.folder) for record in records]
+    if command.json:
+        for row in rows:
+            print(json_module.dumps(row))
+        return 0
+    table = Table()
+    for heading in ("run", "method", "data"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("clients", "seed", "rounds", "score", "graph L1", "sent", "seconds"):
+        table.add_column(heading, justify="right")
+    table.add_column("status")
+    for row in rows:
+        table.add_row(*(Text(word) for word in _words(row)))
+    console = Console()
+    # A file has no edge: there, lines are as long as they need to be.
+    (console if console.is_terminal else Console(width=160, soft_wrap=True)).print(table)
+    return 0
+
+
+def _words(row: dict[str, Any]) -> list[str]:
+    score = "-" if row["score"] is None else f"{row['score']:.2f} %"
+    if row["measure"] == "r2" and row["score"] is not None:
+        score = f"{row['score']:.3f} R2"
+    of = "" if row["of"] in (None, row["rounds"]) else f"/{row['of']}"
+    sent = "-" if row["bytes_sent"] is None else human_bytes(row["bytes_sent"])
+    return [
+        row["run"],
+        row["method"],
+        row["data"],
+        *("-" if row[name] is None else str(row[name]) for name in ("clients", "seed")),
+        f"{row['rounds']}{of}",
+        score,
+        "-" if row["graph_l1"] is None else f"{row['graph_l1']:.3f}",
+        sent,
+        "-" if row["seconds"] is None else f"{row['seconds']:.1f}",
+        row["status"],
+    ]

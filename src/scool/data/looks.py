@@ -1,0 +1,77 @@
+"""A federation as a person wants to see it: in numbers, in a table, in a picture."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from scool.errors import need
+
+if TYPE_CHECKING:  # matplotlib is loaded by those who look, so that `import scool` stays light
+    from scool.data.federation import Federation, Split
+    from scool.drawing.style import Picture
+
+MOST_ROWS = 1000
+"""Clients whose partition is drawn in a notebook."""
+
+
+def class_counts(split: "Split", task: str, outputs: int) -> Tensor:
+    """(K, C) samples of each client and class; regression: (K, 1) samples of each client.
+
+    >>> from scool.data.federation import Split
+    >>> index, mask = torch.tensor([[0, 1], [1, 0]]), torch.tensor([[True, True], [True, False]])
+    >>> split = Split(torch.zeros(2, 3), index, mask, torch.tensor([[0, 2], [2, 0]]))
+    >>> class_counts(split, "classification", 3).tolist()
+    [[1, 0, 1], [0, 0, 1]]
+    """
+    mask = split.mask.cpu()
+    if task == "regression":
+        return mask.sum(dim=1, keepdim=True).int()
+    counts = torch.zeros(len(mask), outputs, dtype=torch.int32)
+    return counts.scatter_add_(1, split.y.cpu(), mask.int())
+
+
+def counts_of(federation: "Federation", part: str) -> Tensor:
+    return class_counts(getattr(federation, part), federation.task, federation.num_outputs)
+
+
+def picture_of(federation: "Federation", part: str) -> "Picture":
+    """Who has how many samples of which class, clients of a true group side by side."""
+    from scool.drawing.matrices import partition_picture
+
+    groups = federation.groups
+    order = torch.arange(federation.num_clients)
+    order = order if groups is None else torch.argsort(groups.cpu(), stable=True)
+    classes = federation.class_names or [str(c) for c in range(federation.num_outputs)]
+    by = "number" if groups is None else "true group"
+    counts = counts_of(federation, part)
+    return partition_picture(counts, order.tolist(), classes, by, federation.name)
+
+
+def frame_of(federation: "Federation") -> Any:
+    """A pandas table, one row a client: name, group, samples of each part, classes."""
+    pandas = need("pandas", "to_pandas")
+    rows: dict[str, Any] = {"client": range(federation.num_clients)}
+    if federation.client_names is not None:
+        rows["name"] = federation.client_names
+    if federation.groups is not None:
+        rows["group"] = federation.groups.tolist()
+    for part in ("train", "val", "test"):
+        rows[f"{part}_samples"] = getattr(federation, part).sizes.tolist()
+    if federation.task == "classification":
+        names = federation.class_names or tuple(str(c) for c in range(federation.num_outputs))
+        counts = counts_of(federation, "train")
+        rows |= {f"train_{names[c]}": counts[:, c].tolist() for c in range(counts.shape[1])}
+    return pandas.DataFrame(rows).set_index("client")
+
+
+def html_of(federation: "Federation") -> str:
+    """The table and the picture that a notebook shows."""
+    from scool.drawing.html import html_table, inline
+
+    lines = [line for line in federation.describe().splitlines() if line]
+    table = html_table([(line[:20].strip(), line[20:].strip()) for line in lines])
+    if federation.num_clients > MOST_ROWS:
+        return table
+    words = f"How many training samples of each class each client of {federation.name} has"
+    return table + inline(picture_of(federation, "train"), words)

@@ -1,0 +1,1 @@
+"""Pictures with matplotlib: colours, sizes and the drawings that several rooms share."""

@@ -1,0 +1,87 @@
+"""A result as a person wants to see it and hand it on: tables, HTML, files."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scool.errors import need
+from scool.experiment.graph import Graph
+from scool.experiment.models import export_models
+from scool.recording.clients import Clients, describe_clients
+from scool.recording.folder import make_folder
+from scool.types import Tree
+
+if TYPE_CHECKING:
+    from scool.experiment.result import Result
+
+
+def rounds_frame(result: "Result") -> Any:
+    """One row a round: the numbers of the history."""
+    pandas = need("pandas", "to_pandas")
+    kept = [
+        {name: v for name, v in row.items() if isinstance(v, int | float | None)}
+        for row in result.history
+    ]
+    return pandas.DataFrame(kept).set_index("round")
+
+
+def clients_frame(result: "Result") -> Any:
+    """One row a client: group, samples, block and score of the last round."""
+    frame = result.federation.to_pandas()
+    last = result.history[-1] if result.history else {}
+    if last.get("blocks") is not None:
+        frame.insert(0, "block", last["blocks"])
+    name = "accuracy" if result.federation.task == "classification" else "r2"
+    frame.insert(0, name, result.score.tolist())
+    return frame
+
+
+def result_html(result: "Result") -> str:
+    """The key figures and the graph, for a notebook."""
+    from scool.drawing.html import html_table
+
+    summary = result.summary()
+    name = "accuracy" if result.federation.task == "classification" else "r2"
+    mean, std = summary[f"{name}_mean"], summary[f"{name}_std"]
+    unit = " %" if name == "accuracy" else ""
+    score = "–" if mean is None else f"{mean:.3f} ± {std or 0:.3f}{unit}, mean ± std over clients"
+    rows: list[tuple[str, Any]] = [
+        ("method", result.method),
+        ("data", f"{result.federation.name}, {result.federation.num_clients} clients"),
+        ("rounds", f"{result.rounds} in {result.seconds:.1f} s, seed {result.seed}"),
+        ("test accuracy" if name == "accuracy" else "test R²", score),
+    ]
+    if summary["graph_l1"] is not None:
+        rows.append(("graph L1", f"{summary['graph_l1']:.3f}, distance to the true graph, 0 to 2"))
+    rows.append(("sent", f"{result.bytes_sent / 1e6:,.1f} MB in {result.messages:,} messages"))
+    if summary["quarantined"]:
+        rows.append(("in quarantine", ", ".join(summary["quarantined"])))
+    if result.run_dir is not None:
+        rows.append(("records", result.run_dir))
+    graph = result.graph
+    return html_table(rows) + ("" if graph is None else graph._repr_html_())
+
+
+def export_result(result: "Result", folder: Path) -> list[Path]:
+    """The graph and the models of a result as files."""
+    header = {"method": result.method, "model": result.network}
+    clients = describe_clients(result.federation)
+    return write_export(result.graph, result.theta, header, clients, folder)
+
+
+def write_export(
+    graph: Graph | None,
+    theta: Tree,
+    header: Mapping[str, Any],
+    clients: Clients | None,
+    folder: Path,
+) -> list[Path]:
+    """`graph.graphml`, `graph.csv`, and `models/` with one file a client."""
+    make_folder(folder / "models")
+    paths: list[Path] = []
+    if graph is not None:
+        paths += [
+            graph.write_graphml(folder / "graph.graphml"),
+            graph.write_csv(folder / "graph.csv"),
+        ]
+    return paths + export_models(theta, header, clients, folder / "models")

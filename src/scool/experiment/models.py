@@ -1,0 +1,171 @@
+"""A client's model out of a run folder, ready for prediction."""
+
+import copy
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from scool.data.transform import ImageTransform
+from scool.errors import ConfigError, RunError, require
+from scool.experiment.options import with_options
+from scool.models import ModelConfig, unstack
+from scool.recording.clients import Clients, read_clients
+from scool.recording.folder import RunFolder
+from scool.recording.models import model_name, read_model, write_model
+from scool.types import Params, Tree
+
+Own = nn.Module | Callable[[], nn.Module]
+
+
+@final
+class ClientModel(nn.Module):
+    """One client's model. It takes inputs as the federation holds them (images as uint8) and knows
+    which classes are the client's own."""
+
+    def __init__(
+        self, network: nn.Module, transform: ImageTransform | None, classes: Tensor | None
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.transform = transform
+        self.classes = classes  # (C,) bool; None: regression
+
+    def forward(self, x: Tensor | np.ndarray) -> Tensor:
+        """The outputs: logits of all classes, or targets."""
+        inputs = x if isinstance(x, Tensor) else torch.tensor(np.asarray(x))
+        if self.transform is not None and not inputs.is_floating_point():
+            inputs = self.transform.evaluate(inputs)
+        return self.network(inputs.to(next(self.network.parameters()).dtype))
+
+    @torch.no_grad()
+    def predict(self, x: Tensor | np.ndarray) -> Tensor:
+        """The class of each sample, among the client's own; for regression the targets."""
+        outputs = self(x)
+        if self.classes is None:
+            return outputs
+        return outputs.masked_fill(~self.classes.to(outputs.device), -torch.inf).argmax(dim=-1)
+
+
+def load_model(run: str | Path, client: int, module: Own | None = None) -> ClientModel:
+    """A client's model, from the newest checkpoint of a run or from an exported file.
+
+    Args:
+        run: a run folder, a folder that `Result.export` or `scool export` wrote, or one file of it.
+        client: its number.
+        module: the network, or a function that builds it, where the run had one of its own.
+
+    >>> import scool, tempfile
+    >>> federation = scool.digits(num_clients=4, groups=2, seed=0)
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     _ = scool.fit(federation, "mlp", scool.LocalOnly(), rounds=1, out=f"{place}/run")
+    ...     model = scool.load_model(f"{place}/run", client=2)
+    >>> model.predict(federation.test.x[:3]).shape
+    torch.Size([3])
+    """
+    path = Path(run)
+    if path.is_file():
+        return _assemble(*read_model(path), module, path)
+    for folder in (path, path / "models"):
+        if (folder / model_name(client)).is_file():
+            return _assemble(*read_model(folder / model_name(client)), module, path)
+    if not (path / "run.json").is_file() and any(path.glob("client-*.safetensors")):
+        raise ConfigError(f"client = {client} is not possible: {path} holds no such model")
+    return _assemble(*params_of(path, client), module, path)
+
+
+def theta_of(path: Path) -> Tree:
+    """The models of all clients in the newest checkpoint of a run."""
+    checkpoint = RunFolder.open(path).last_checkpoint()
+    if checkpoint is None:
+        raise RunError(f"{path} has no checkpoint yet: wait for one, or `scool resume {path}`")
+    theta = {n[6:]: t for n, t in checkpoint.tensors.items() if n.startswith("theta/")}
+    if not theta:
+        raise RunError(f"{path} holds no models: its method keeps none in its checkpoint")
+    return theta
+
+
+def params_of(path: Path, client: int) -> tuple[Params, dict[str, Any]]:
+    """A client's parameters in the newest checkpoint of a run, and what they are for."""
+    theta = theta_of(path)
+    last = len(next(iter(theta.values()))) - 1
+    require(client in range(last + 1), "client", client, f"give a number from 0 to {last}")
+    return unstack(theta, client), about_model(RunFolder(path).header, read_clients(path), client)
+
+
+def about_model(header: Mapping[str, Any], clients: Clients | None, client: int) -> dict[str, Any]:
+    """All that is needed to use a client's parameters, as JSON holds it."""
+    config = header.get("config") or {}
+    network = header.get("model") or (config.get("settings") or {}).get("model")
+    about = {"method": header.get("method"), "client": client, "model": network}
+    if clients is None:
+        return about
+    is_class = clients.task == "classification"
+    return about | {
+        "name": clients.client_names[client] if clients.client_names else None,
+        "input_shape": list(clients.input_shape),
+        "outputs": clients.classes.shape[1],
+        "classes": clients.classes[client].nonzero().flatten().tolist() if is_class else None,
+        "class_names": clients.class_names,
+        "mean": clients.mean,
+        "std": clients.std,
+    }
+
+
+def export_models(
+    theta: Tree, header: Mapping[str, Any], clients: Clients | None, folder: Path
+) -> list[Path]:
+    """One file a client."""
+    count = len(next(iter(theta.values())))
+    paths = [folder / model_name(client) for client in range(count)]
+    for client, path in enumerate(paths):
+        write_model(path, unstack(theta, client), about_model(header, clients, client))
+    return paths
+
+
+def _assemble(
+    params: Params, about: Mapping[str, Any], module: Own | None, path: Path
+) -> ClientModel:
+    network = _network(about, module, path)
+    expected = {name: tuple(p.shape) for name, p in network.named_parameters()}
+    found = {name: tuple(p.shape) for name, p in params.items()}
+    wrong = [n for n in {**expected, **found} if expected.get(n) != found.get(n)]
+    if wrong:
+        name = wrong[0]
+        raise ConfigError(
+            f"module is not the network of {path}: {name} is {expected.get(name, 'missing')} in "
+            f"the module and {found.get(name, 'missing')} in the record. Give the one it was "
+            "trained with"
+        )
+    network.load_state_dict(params, strict=False)
+    transform = (
+        ImageTransform(tuple(about["mean"]), tuple(about["std"])) if about.get("mean") else None
+    )
+    classes = None
+    if about.get("classes") is not None:
+        classes = torch.zeros(about["outputs"], dtype=torch.bool)
+        classes[about["classes"]] = True
+    return ClientModel(network, transform, classes).eval()
+
+
+def _network(about: Mapping[str, Any], module: Own | None, path: Path) -> nn.Module:
+    """The network given, or the one that the record names."""
+    if isinstance(module, nn.Module):
+        return copy.deepcopy(module).cpu()
+    if module is not None:
+        return module().cpu()
+    if not about.get("model"):
+        raise ConfigError(
+            f"module is missing: {path} was made with a network of its own. Give it: "
+            "load_model(run, client, module=...)"
+        )
+    if not about.get("input_shape"):
+        raise ConfigError(
+            f"module is missing: {path} was written by a version that did not record the shape "
+            "of the inputs. Give it: load_model(run, client, module=...)"
+        )
+    config = with_options(ModelConfig(), about["model"], "the recorded model")
+    return config.builder(tuple(about["input_shape"]), about["outputs"])()

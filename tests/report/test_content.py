@@ -1,0 +1,110 @@
+"""What a page says: lines, figures, orders, configuration."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from scool.report.content import page_content
+from scool.report.differences import group_runs
+from scool.report.lines import client_band, cumulative, curve, figures
+from scool.report.records import find_runs, read_run
+
+
+def records_of(*paths: Path):
+    return [read_run(path) for path in find_runs(paths)]
+
+
+def test_figures_are_means_over_the_seeds(made: Path) -> None:
+    runs = records_of(made / "scool-sbm-0", made / "scool-sbm-1")
+    results = [run.header["result"] for run in runs]
+    found = figures(runs)
+
+    def mean(name: str) -> float:
+        return sum(result[name] for result in results) / 2
+
+    assert found["score"] == pytest.approx(mean("accuracy_mean"))
+    assert found["std"] == pytest.approx(mean("accuracy_std"))
+    assert found["l1"] == pytest.approx(mean("graph_l1"))
+    assert found["bytes"] == pytest.approx(mean("bytes_sent"))
+    assert found["messages"] == pytest.approx(mean("messages"))
+    assert found["seconds"] == pytest.approx(mean("seconds"), abs=2e-3)
+    assert found["epochs"] == 4 and found["rounds"] == 4 and found["seeds"] == 2
+    worst = [min(run.rows[-1]["scores"]) for run in runs]
+    assert found["worst"] == pytest.approx(sum(worst) / 2)
+
+
+def test_curves_have_mean_and_band(made: Path) -> None:
+    runs = records_of(made / "scool-sbm-0", made / "scool-sbm-1")
+    line = curve(runs, "accuracy_mean")
+    pair = [run.rows[2]["accuracy_mean"] for run in runs]
+    assert line["round"] == [0, 1, 2, 3]
+    assert line["mean"][2] == pytest.approx(sum(pair) / 2)
+    assert (line["low"][2], line["high"][2]) == (min(pair), max(pair))
+    band = client_band(runs, [2])
+    scores = sorted(s for run in runs for s in run.rows[2]["scores"])
+    assert scores[0] <= band["clients_low"][0] <= band["clients_high"][0] <= scores[-1]
+    sent = cumulative(runs[0], "bytes")
+    assert sent[3] == sum(row["bytes"] for row in runs[0].rows)
+
+
+def test_seeds_share_a_line_and_other_options_do_not(made: Path, comparison: Path) -> None:
+    groups = group_runs(records_of(made))
+    assert list(groups) == ["local", "scool-sbm", "scool-attention"]
+    assert groups["scool-sbm"] == [2, 3]
+    path = comparison / "scool-sbm-0" / "run.json"
+    header = json.loads(path.read_text())
+    header["config"]["algorithm"]["fraction"] = 0.5
+    path.write_text(json.dumps(header))
+    groups = group_runs(records_of(made / "scool-sbm-0", comparison / "scool-sbm-0"))
+    assert list(groups) == ["scool-sbm (fraction=0.225)", "scool-sbm (fraction=0.5)"]
+
+
+def test_the_content_of_a_comparison(made: Path) -> None:
+    values, blobs = page_content(records_of(made), "words")
+    assert [line["label"] for line in values["lines"]] == ["local", "scool-sbm", "scool-attention"]
+    assert len(values["federations"]) == 2, "a federation a seed"
+    assert set(blobs) == {f"graph-{n}" for n in range(6)} | {"truth-0", "truth-1"}
+    sbm = values["runs"][2]
+    assert sbm["local"] == 0 and values["runs"][3]["local"] == 1
+    assert [run["kin"] for run in values["runs"]] == [0, 1, 0, 1, 0, 1]
+    assert sbm["graph"]["rounds"] == [0, 1, 2, 3]
+    assert sorted(sbm["graph"]["learned_order"]) == list(range(6))
+    assert len(sbm["graph"]["places"]) == 6 and sbm["blocks"] is not None
+    order, groups = values["federations"][0]["true_order"], values["federations"][0]["groups"]
+    assert [groups[i] for i in order] == sorted(groups)
+    counts = values["federations"][0]["counts"]["train"]
+    assert [sum(row) for row in counts] == [24] * 6
+    assert values["lines"][1]["sparsify_round"] == 1
+    assert values["common"]["settings.rounds"] == "4"
+    assert "algorithm.prior.num_blocks" in values["different"]
+    assert values["problems"] == [] and all(run["problems"] == [] for run in values["runs"])
+    json.dumps(values, allow_nan=False)
+
+
+def test_without_a_local_run_there_is_none_to_compare_with(made: Path) -> None:
+    values, _ = page_content(records_of(made / "scool-sbm-0"), "words")
+    assert values["runs"][0]["local"] is None
+
+
+def test_old_folders_show_what_they_have(comparison: Path) -> None:
+    for run in find_runs([comparison]):
+        (run / "clients.safetensors").unlink()
+    values, blobs = page_content(records_of(comparison), "words")
+    assert not any(name.startswith("truth") for name in blobs)
+    assert values["federations"][0]["clients"] == 6
+    assert values["federations"][0]["counts"] is None
+    assert values["runs"][2]["graph"]["rounds"] == [0, 1, 2, 3]
+    assert any("older version" in words for words in values["runs"][0]["problems"])
+
+
+def test_a_run_without_records_is_content_too(comparison: Path) -> None:
+    run = comparison / "local-0"
+    for name in ("metrics.jsonl", "timing.jsonl"):
+        (run / name).unlink()
+    shutil.rmtree(run / "graphs")
+    values, _ = page_content(records_of(run), "words")
+    (line,) = values["lines"]
+    assert line["score"]["round"] == [] and line["figures"]["score"] is None
+    assert values["runs"][0]["graph"] is None

@@ -1,0 +1,123 @@
+"""Figures for papers: every kind, every format, the same every time, with their numbers."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import scool
+from scool.cli.main import dispatch
+from scool.drawing.style import line_style, marker_of
+from scool.errors import ConfigError, RunError
+from scool.report.plot import KINDS, write_plot
+from scool.report.records import read_run
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_drawn_with_its_table(kind: str, made: Path, tmp_path: Path) -> None:
+    first = write_plot(kind, [made], tmp_path / "a" / f"{kind}.png")
+    again = write_plot(kind, [made], tmp_path / "b" / f"{kind}.png")
+    for one, other in zip(first, again, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+    assert first[0].read_bytes().startswith(b"\x89PNG")
+    assert len(table(first[1])) > 2
+
+
+@pytest.mark.parametrize(("suffix", "start"), [("pdf", b"%PDF"), ("svg", b"<?xml")])
+def test_formats_are_the_same_every_time(
+    suffix: str, start: bytes, made: Path, tmp_path: Path
+) -> None:
+    paths = [tmp_path / f"{n}.{suffix}" for n in (1, 2)]
+    for path in paths:
+        write_plot("accuracy", [made], path, columns=2)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert paths[0].read_bytes().startswith(start)
+
+
+def test_the_tables_hold_what_was_recorded(made: Path, tmp_path: Path) -> None:
+    run = made / "scool-sbm-0"
+    record = read_run(run)
+    _, edges = write_plot("graph", [run], tmp_path / "graph.pdf")
+    w = record.graph(3)
+    assert w is not None
+    found = np.zeros((6, 6))
+    for row in table(edges):
+        if row["method"] == "scool-sbm":
+            assert row["round"] == "4"
+            found[int(row["client"]), int(row["from"])] = float(row["weight"])
+    np.testing.assert_allclose(found, w.numpy(), rtol=1e-6)
+    _, gains = write_plot("gains", [made], tmp_path / "gains.pdf")
+    local = read_run(made / "local-0").rows[-1]["scores"]
+    mine = [r for r in table(gains) if r["method"] == "scool-sbm" and r["seed"] == "0"]
+    for client, row in enumerate(mine):
+        expected = record.rows[-1]["scores"][client] - local[client]
+        assert float(row["gain"]) == pytest.approx(expected)
+    _, counts = write_plot("partition", [made], tmp_path / "partition.pdf")
+    assert sum(int(row["samples"]) for row in table(counts)) == 6 * 24
+    _, sent = write_plot("budget", [run], tmp_path / "budget.pdf")
+    assert float(table(sent)[-1]["bytes"]) == record.header["result"]["bytes_sent"]
+
+
+def test_what_cannot_be_drawn_is_said(made: Path, tmp_path: Path, comparison: Path) -> None:
+    with pytest.raises(RunError, match="no run has blocks"):
+        write_plot("blocks", [made / "local-0"], tmp_path / "x.pdf")
+    with pytest.raises(ConfigError, match=r"end the name in \.pdf"):
+        write_plot("accuracy", [made], tmp_path / "x.gif")
+    with pytest.raises(ConfigError, match="columns = 3"):
+        write_plot("accuracy", [made], tmp_path / "x.pdf", columns=3)
+    (comparison / "local-0" / "clients.safetensors").unlink()
+    with pytest.raises(RunError, match=r"clients\.safetensors is missing"):
+        write_plot("partition", [comparison / "local-0"], tmp_path / "x.pdf")
+    (comparison / "local-0" / "metrics.jsonl").unlink()
+    for kind in ("accuracy", "budget", "graph-error", "gains"):
+        with pytest.raises(RunError, match="is not possible"):
+            write_plot(kind, [comparison / "local-0"], tmp_path / "x.pdf")
+    assert not list(tmp_path.glob("x.*"))
+
+
+def test_gains_without_a_local_run_are_scores(made: Path, tmp_path: Path) -> None:
+    _, rows = write_plot("gains", [made / "scool-sbm-0"], tmp_path / "gains.svg")
+    assert all(row["gain"] == "" and row["score"] for row in table(rows))
+    assert "test accuracy" in (tmp_path / "gains.svg").read_text()
+
+
+def test_regression_without_truth(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    clients = [
+        (rng.normal(size=(9, 3)).astype("float32"), rng.normal(size=(9, 1)).astype("float32"))
+        for _ in range(4)
+    ]
+    federation = scool.from_arrays(
+        clients, test_fraction=0.3, task="regression", client_names=["$a", "b$", "c", "d"]
+    )
+    scool.fit(federation, "linear", scool.SCooL(), rounds=2, out=tmp_path / "r", method="$x$")
+    for kind in KINDS:
+        if kind == "graph-error":
+            with pytest.raises(RunError, match="true graph is not known"):
+                write_plot(kind, [tmp_path / "r"], tmp_path / "x.pdf")
+        else:
+            write_plot(kind, [tmp_path / "r"], tmp_path / f"{kind}.pdf")
+
+
+def test_many_methods_fit_and_differ() -> None:
+    looks = {(*line_style(n).values(), marker_of(n)) for n in range(32)}
+    assert len(looks) == 32
+
+
+def test_the_command(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "figure.svg"
+    assert dispatch(["plot", "graph-error", str(made), "--out", str(out)]) == 0
+    assert capsys.readouterr().out.split() == [str(out), str(out.with_suffix(".csv"))]
+    assert dispatch(["plot", "--help"]) == 0 and dispatch(["plot"]) == 2
+    usage = capsys.readouterr().out
+    assert all(kind in usage for kind in KINDS)
+    with pytest.raises(ConfigError, match="did you mean 'graph'"):
+        dispatch(["plot", "grahp", str(made)])
+    with pytest.raises(ConfigError, match="needs a run"):
+        dispatch(["plot", "graph"])
