@@ -168,4 +168,11 @@ def test_the_command_line_takes_a_matrix_and_single_steps(
     assert run([*words.split(), "--quiet", "--out", str(tmp_path / "run")]) == 0
     assert json.loads(capsys.readouterr().out)["messages"] == 3 * 12
     with pytest.raises(ConfigError, match="6 rows for 8 clients"):
-        run([*words.replace("--clients 6", "--clients 8").split(), "--quiet", "--out", str(tmp_path / "other")])
+        run(
+            [
+                *words.replace("--clients 6", "--clients 8").split(),
+                "--quiet",
+                "--out",
+                str(tmp_path / "other"),
+            ]
+        )
