@@ -252,7 +252,9 @@ def permuted(federation: Federation, order: Tensor) -> Federation:
         SCooL(prior=Attention(), sgd=FULL, draw=ALL),
         SCooL(prior=Attention(self_mode="always", prior_grad_to_theta=True), sgd=FULL, draw=ALL),
         SCooL(prior=SBM(num_blocks=1), sgd=FULL, draw=ALL, sparsify_round=0, fraction=0.4),
-        SCooL(prior=MMSBM(num_blocks=1), sgd=FULL, draw=ALL, precision=0.1, model_coupling=0.1),
+        SCooL(
+            prior=MMSBM(num_blocks=1), sgd=FULL, draw=ALL, model_precision=0.1, model_coupling=0.1
+        ),
         LocalOnly(sgd=FULL),
     ],
 )
@@ -292,7 +294,12 @@ def test_d20_the_step_of_theta_is_the_gradient_of_the_bound(prior: Any) -> None:
     sgd = LocalSGD(lr=0.01, steps=1, batch_size=20)
     lam = 0.3
     scool = SCooL(
-        prior=prior, sgd=sgd, draw=ALL, cross_gradient="exact", weighting="paper", precision=lam
+        prior=prior,
+        sgd=sgd,
+        draw=ALL,
+        cross_gradient="exact",
+        weighting="paper",
+        model_precision=lam,
     )
     state = scool.init(engine, theta0)._replace(theta=scattered(engine, theta0))
     found, info = scool.step(engine, state, 0)
@@ -504,10 +511,10 @@ def test_model_coupling_shifts_the_edge_logit_by_a_quarter_of_the_squared_distan
 @pytest.mark.parametrize(
     "scool",
     [
-        SCooL(prior=SBM(num_blocks=2), sgd=FULL, precision=0.3),
+        SCooL(prior=SBM(num_blocks=2), sgd=FULL, model_precision=0.3),
         SCooL(prior=SBM(num_blocks=2), sgd=FULL, model_coupling=0.2),
         SCooL(prior=Attention(prior_grad_to_theta=True), sgd=FULL),
-        SCooL(prior=Dirac(), sgd=FULL, precision=0.3),
+        SCooL(prior=Dirac(), sgd=FULL, model_precision=0.3),
         SCooL(
             prior=SBM(num_blocks=2),
             sgd=replace(FULL, steps=1, weight_decay=0.1),
@@ -538,7 +545,7 @@ def test_every_term_follows_the_learning_rate_of_the_round(
         ({"fraction": 0.0}, "fraction"),
         ({"fraction": 1.5}, "fraction"),
         ({"cross_ema": 1.0}, "cross_ema"),
-        ({"precision": -1.0}, "precision"),
+        ({"model_precision": -1.0}, "model_precision"),
         ({"model_coupling": -1.0}, "model_coupling"),
         ({"sparsify_round": -2}, "sparsify_round"),
         ({"cross_gradient": "exact"}, "--steps 1"),
@@ -556,7 +563,7 @@ def test_impossible_options_are_refused(options: dict[str, Any], field: str) -> 
     "scool",
     [
         SCooL(prior=SBM(num_blocks=2), sgd=LocalSGD(lr=0.1, steps=1), cross_gradient="exact"),
-        SCooL(prior=SBM(num_blocks=2), sgd=FULL, precision=0.1, model_coupling=0.1),
+        SCooL(prior=SBM(num_blocks=2), sgd=FULL, model_precision=0.1, model_coupling=0.1),
         SCooL(prior=SBM(num_blocks=2), sgd=FULL, weighting="paper"),
         SCooL(prior=Attention(prior_grad_to_theta=True), sgd=FULL, cross_ema=0.5),
         SCooL(prior=Dirac(), sgd=FULL, likelihood="shared"),

@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 
 from scool.algorithms.aggregate import mix_updates, per_client
+from scool.algorithms.parts import only, split_names
 from scool.contracts import Engine, Evidence, Prior
 from scool.errors import ConfigError, check_fields, require
+from scool.graph.candidates import choose_candidates, num_candidates
 from scool.graph.normalise import Mixing, Weighting, mixing_weights
 from scool.graph.sparsify import keep_top, num_kept
 from scool.learning.cross import CrossDraw
@@ -22,7 +24,7 @@ class SCooLState(NamedTuple):
     theta0: Params  # the common first model
     graph: Any  # the prior's state; graph.w is (K, K)
     neighbours: Tensor  # (K, K) bool, N_i
-    cross_loss: Tensor  # (K, K) L_ij, averaged over rounds where asked for; NaN where never seen
+    cross_loss: Tensor  # (K, K) L_ij, averaged over rounds where asked for; NaN where not known
 
 
 @final
@@ -37,6 +39,10 @@ class SCooL:
     We depart from the printed update where it cannot be used: updates are averaged
     (`weighting="row"`), because own plus the sum of all peers, after hundreds of local steps, is a
     step many times too long. `weighting="paper"` is there for single steps.
+
+    With many clients the rounds until the choice try a few candidates each, not all pairs (see
+    `graph.candidates`), and remember what they measured. Personal tensors are not mixed: they stay
+    as local training left them, and no prior of the graph sees them.
     """
 
     prior: AnyPrior = field(default_factory=SBM)
@@ -54,21 +60,30 @@ class SCooL:
     sparsify_round: int = 10
     """The round (from 0) after which a client keeps only its best peers; -1 never."""
     fraction: float = 0.1
-    """Peers kept, as a fraction of all clients."""
+    """Peers kept, as a fraction of all clients; where there are candidates, no more than these."""
+    candidates: int = -1
+    """Peers tried a round until the graph is sparse; 0: all; -1: all up to 500 clients, then 64."""
     keep_self: bool = True
     """A client always stays its own neighbour and does not count as a peer."""
-    precision: float = 0.0
+    model_precision: float = 0.0
     """lambda of the Gaussian prior on the models, exp(-lambda/2 ||theta||^2)."""
     model_coupling: float = 0.0
     """lambda of case 1.2 x 2.1: also pull the models of neighbours together (a heuristic)."""
+    personal: str = ""
+    """Layers that are never mixed: `head`, or names with commas between; empty mixes all."""
 
     def __post_init__(self) -> None:
         check_fields(self)
         require(0 < self.fraction <= 1, "fraction", self.fraction, "give a fraction in (0, 1]")
         require(0 <= self.cross_ema < 1, "cross_ema", self.cross_ema, "give a number in [0, 1)")
-        require(self.precision >= 0, "precision", self.precision, "give 0 or more")
+        require(
+            self.model_precision >= 0, "model_precision", self.model_precision, "give 0 or more"
+        )
         require(self.model_coupling >= 0, "model_coupling", self.model_coupling, "give 0 or more")
         require(self.sparsify_round >= -1, "sparsify_round", self.sparsify_round, "give -1 or more")
+        remedy = "give 4 or more, 0 for all peers, or -1 to choose by the number of clients"
+        is_possible = self.candidates in (-1, 0) or self.candidates >= 4
+        require(is_possible, "candidates", self.candidates, remedy)
         if self.cross_gradient == "exact" and not self.shares_data:
             raise ConfigError(
                 "cross_gradient = 'exact' is not possible in case 1.1: no model learns from a "
@@ -91,12 +106,21 @@ class SCooL:
         auto = self.prior.mixes == "updates"
         return auto if self.likelihood == "auto" else self.likelihood == "shared"
 
+    def _shared(self, tree: Tree) -> Tree:
+        """What may be mixed, of a model or of many."""
+        return only(tree, split_names(tree, self.personal).shared)
+
+    def _candidates(self, engine: Engine, round: int) -> int:
+        """Peers that a client tries; 0: all that are left."""
+        is_dense = self.sparsify_round < 0 or round <= self.sparsify_round
+        return num_candidates(engine.num_clients, self.candidates) if is_dense else 0
+
     def init(self, engine: Engine, theta0: Params) -> SCooLState:
         k = engine.num_clients
         return SCooLState(
             theta=engine.replicate(theta0),
             theta0=theta0,
-            graph=self._prior.init(k, theta0, engine.seed),
+            graph=self._prior.init(k, self._shared(theta0), engine.seed),
             neighbours=torch.ones(k, k, dtype=torch.bool),
             cross_loss=torch.full((k, k), torch.nan, dtype=torch.float64),
         )
@@ -108,9 +132,10 @@ class SCooL:
             return self._own_data_step(engine, state, half, loss, round)
         state, evidence = self._cross_losses(engine, state, half, round)  # log P(D_j | theta_i)
         graph = self._prior.e_step(state.graph, evidence)  # [E]
-        weights, fallback = self._weights(graph.w, state.neighbours, evidence)
+        partners = self._partners(engine, state, graph.w, evidence.seen, round)
+        weights, fallback = self._weights(graph.w, partners)
         theta = self._models(engine, state, half, weights, round)  # [M], theta
-        pulls = self._pulls(engine, state, graph, evidence)
+        pulls = self._pulls(engine, state, graph, evidence, partners)
         theta = self._add_prior(engine, state, theta, pulls, round)
         neighbours = self._neighbours(engine, state, graph, evidence, round)
         elbo = self._prior.elbo(graph, evidence)
@@ -133,36 +158,56 @@ class SCooL:
         graph = torch.eye(engine.num_clients, dtype=torch.float64)
         theta = half
         if self.prior.mixes == "models":
-            graph = state.graph.w
-            mixed = engine.mix(graph, state.theta)
-            theta = {n: mixed[n] + half[n] - t for n, t in state.theta.items()}
+            graph, shared = state.graph.w, self._shared(state.theta)
+            mixed = engine.mix(graph, shared)
+            theta = half | {n: mixed[n] + half[n] - t for n, t in shared.items()}
         theta = self._add_prior(engine, state, theta, [], round)
         return state._replace(theta=theta), {"train_loss": loss, "graph": graph}
 
     def _cross_losses(
         self, engine: Engine, state: SCooLState, half: Tree, round: int
     ) -> tuple[SCooLState, Evidence]:
-        """L_ij of the pairs still in the graph, as evidence for it."""
-        active = engine.active
-        own = torch.diag(active)  # trying one's own model on one's own data costs nothing
-        seen = (state.neighbours & active[:, None] & active) | (own & self.keep_self)
-        loss = engine.cross_loss(half, seen, self.draw, round)
-        known = state.cross_loss.isfinite() & seen
+        """L_ij of the pairs still in the graph, as evidence for it. Candidates come and go: a pair
+        that is not measured this time keeps its last loss."""
+        active, count = engine.active, self._candidates(engine, round)
+        pairs = self._pairs(engine, state, round)
+        loss = engine.cross_loss(half, pairs, self.draw, round)
+        known = state.cross_loss.isfinite() & pairs
         memory = torch.where(known, self.cross_ema, 0.0)
         loss = torch.where(known, memory * state.cross_loss, 0.0) + (1 - memory) * loss
-        seen = seen & loss.isfinite()
+        if count:
+            loss = torch.where(pairs, loss, state.cross_loss)
+        seen = loss.isfinite() & active[:, None] & active
+        shared = self._shared(half)
         samples = engine.sizes.double() if self.likelihood_reduction == "sum" else 1.0
-        log_lik = -loss * samples - self._model_distance(engine, half)
+        log_lik = -loss * samples - self._model_distance(engine, shared)
         evidence = Evidence(
             log_lik=torch.where(seen, log_lik, 0.0),
             seen=seen,
             uniform=engine.uniform_log_lik * samples,
-            updates={n: half[n] - state.theta0[n].to(half[n]) for n in half},
+            updates={n: t - state.theta0[n].to(t) for n, t in shared.items()},
             owned=engine.owned,
             gather=engine.gather,
             total=engine.total,
         )
         return state._replace(cross_loss=loss), evidence
+
+    def _pairs(self, engine: Engine, state: SCooLState, round: int) -> Tensor:
+        """(K, K) bool: the pairs that are measured. One's own model on one's own data costs
+        nothing."""
+        active, count = engine.active, self._candidates(engine, round)
+        own = torch.diag(active)
+        if not count:
+            return (state.neighbours & active[:, None] & active) | (own & self.keep_self)
+        return own | choose_candidates(
+            state.graph.w,
+            state.cross_loss.isfinite(),
+            active,
+            count,
+            seed=engine.seed,
+            round=round,
+            is_last=round == self.sparsify_round,
+        )
 
     def _model_distance(self, engine: Engine, half: Tree) -> Tensor | float:
         """Case 1.2 x 2.1: the Laplacian prior's part of the edge logit."""
@@ -170,28 +215,37 @@ class SCooL:
             return 0.0
         return 0.25 * self.model_coupling * engine.squared_distances(half)
 
-    def _weights(self, w: Tensor, neighbours: Tensor, evidence: Evidence) -> Mixing:
+    def _partners(
+        self, engine: Engine, state: SCooLState, w: Tensor, seen: Tensor, round: int
+    ) -> Tensor:
+        """(K, K) bool: whose updates a client may take. Of the pairs that candidates have made
+        known only the best, so that updates do not travel more than models."""
+        count = self._candidates(engine, round)
+        return (keep_top(w, count, seen) if count else state.neighbours) & seen
+
+    def _weights(self, w: Tensor, partners: Tensor) -> Mixing:
         own = "gated" if self.prior.self_mode == "gated" else "full"
-        return mixing_weights(w, neighbours & evidence.seen, own, self.weighting)
+        return mixing_weights(w, partners, own, self.weighting)
 
     def _models(
         self, engine: Engine, state: SCooLState, half: Tree, weights: Tensor, round: int
     ) -> Tree:
         r"""[M] for theta: $\theta_i^{t+1} = \theta_i^t - \sum_j \hat w_{ij} \Delta_j$; a Dirac
-        prior also mixes the models, [DPSGD]."""
-        theta = state.theta
+        prior also mixes the models, [DPSGD]. Personal tensors stay those of
+        $\theta_i^{t+1/2}$."""
+        shared = self._shared(state.theta)
         if self.cross_gradient == "exact":
-            step = engine.cross_gradient(theta, weights, self.sgd, round)
+            step = engine.cross_gradient(state.theta, weights, self.sgd, round)
             decay = self.sgd.weight_decay * weights.sum(dim=1)[engine.owned.cpu()]
-            return {
+            return half | {
                 n: t - self.sgd.rate(round) * (step[n] + per_client(decay, t) * t)
-                for n, t in theta.items()
+                for n, t in shared.items()
             }
-        mixed = mix_updates(engine, weights, theta, half)
-        if self.prior.mixes == "updates":
-            return mixed
-        models = engine.mix(state.graph.w, theta)
-        return {n: models[n] + mixed[n] - theta[n] for n in theta}
+        mixed = mix_updates(engine, weights, shared, self._shared(half))
+        if self.prior.mixes == "models":
+            models = engine.mix(state.graph.w, shared)
+            mixed = {n: models[n] + mixed[n] - t for n, t in shared.items()}
+        return half | mixed
 
     def _neighbours(
         self, engine: Engine, state: SCooLState, graph: Any, evidence: Evidence, round: int
@@ -200,17 +254,18 @@ class SCooL:
         if round != self.sparsify_round:
             return state.neighbours
         count = num_kept(engine.num_clients, self.fraction)
+        count = min(count, self._candidates(engine, round) or count)
         rank = self._prior.ranking(graph, evidence)
         return keep_top(rank, count, evidence.seen, self.keep_self)
 
     def _pulls(
-        self, engine: Engine, state: SCooLState, graph: Any, evidence: Evidence
+        self, engine: Engine, state: SCooLState, graph: Any, evidence: Evidence, partners: Tensor
     ) -> list[Tree]:
         """What the graph adds to the prior's gradient: P(Y | theta), and the Laplacian of 2.1."""
         pull = self._prior.pull(graph, evidence)
         pulls = [] if pull is None else [pull]
         if self.model_coupling:
-            pulls.append(self._laplacian(engine, state.theta, graph.w, evidence.seen))
+            pulls.append(self._laplacian(engine, self._shared(state.theta), graph.w, partners))
         return pulls
 
     def _add_prior(
@@ -218,17 +273,17 @@ class SCooL:
     ) -> Tree:
         r"""$\theta_i \leftarrow \theta_i - \eta S G_i$ with the gradient of the prior at
         $\theta^t$: $\lambda \theta_i$ of the Gaussian and the pulls of the graph."""
-        if self.precision:
-            pulls = [{n: self.precision * t for n, t in state.theta.items()}, *pulls]
+        if self.model_precision:
+            pulls = [{n: self.model_precision * t for n, t in state.theta.items()}, *pulls]
         steps = self.sgd.steps_per_round(engine.sizes) * engine.active
         length = self.sgd.rate(round) * steps[engine.owned.cpu()]
         for pull in pulls:
-            theta = {n: t - per_client(length, t) * pull[n] for n, t in theta.items()}
+            theta = theta | {n: theta[n] - per_client(length, g) * g for n, g in pull.items()}
         return theta
 
-    def _laplacian(self, engine: Engine, theta: Tree, w: Tensor, seen: Tensor) -> Tree:
+    def _laplacian(self, engine: Engine, theta: Tree, w: Tensor, partners: Tensor) -> Tree:
         r"""$\lambda \sum_j \frac{w_{ij} + w_{ji}}{2} (\theta_i - \theta_j)$, case 1.2 x 2.1."""
-        w = w.masked_fill(~seen, 0.0)
+        w = w.masked_fill(~partners, 0.0)
         mutual = ((w + w.T) / 2).fill_diagonal_(0)
         degree = self.model_coupling * mutual.sum(dim=1)[engine.owned.cpu()]
         neighbours = engine.mix(self.model_coupling * mutual, theta)

@@ -20,7 +20,7 @@ from scool.priors.mmsbm_updates import (
 )
 from scool.priors.pairs import Null, Pairs, check_null, read_pairs, resolve_null
 from scool.priors.sbm_updates import beta_terms
-from scool.priors.seeding import first_omega, similarity
+from scool.priors.seeding import first_omega
 from scool.randomness import derive, generator
 from scool.types import Info, Params
 
@@ -111,9 +111,10 @@ class MMSBM(GraphPrior[MMSBMState]):
         if self.warm_start and bool(state.started):
             start = _only_measured(state, pairs)
         else:
-            near = similarity(evidence.log_lik.double().cpu(), evidence.seen.bool().cpu())
+            log_lik, seen = evidence.log_lik.double().cpu(), evidence.seen.bool().cpu()
             rng = generator(int(state.key), "e-step")
-            start = _spread(state, first_omega(near, self.num_blocks, True, 0, rng), pairs)
+            omega = first_omega(log_lik, seen, self.num_blocks, True, 0, rng)
+            start = _spread(state, omega, pairs)
         return self._sweep(start, pairs)._replace(key=key, started=torch.tensor(True))
 
     def m_step(self, state: MMSBMState, evidence: Evidence) -> MMSBMState:

@@ -12,6 +12,10 @@ Null: TypeAlias = Literal["uniform", "auto"] | float | tuple[float, ...]
 """log P_0(D_j), what explains D_j without an edge: a number, one number a client, or a name."""
 
 
+SMALL = 500  # clients up to which lists of pairs save nothing
+SPARSE = 0.4  # share of the pairs above which they save nothing
+
+
 class Pairs(NamedTuple):
     """The pairs that enter sums over (i, j); float64 on the CPU."""
 
@@ -23,6 +27,30 @@ class Pairs(NamedTuple):
     def off(self) -> Tensor:
         """(K, K) bool: the measured pairs i != j."""
         return self.mask & ~torch.eye(len(self.mask), dtype=torch.bool)
+
+
+class PairLists(NamedTuple):
+    """For each client the pairs i != j that it is part of, in either direction."""
+
+    peer: Tensor  # (pairs,) the other client; the pairs of client 0 first, then of 1, ...
+    ends: Tensor  # (K + 1,) where the pairs of each client begin and end
+    there: Tensor  # (pairs,) place of (i, j) in a flat K x K matrix
+    back: Tensor  # (pairs,) place of (j, i)
+    is_there: Tensor  # (pairs,) 1.0 where (i, j) is measured, else 0.0
+    is_back: Tensor  # (pairs,) the same of (j, i)
+
+
+def list_pairs(pairs: Pairs) -> PairLists | None:
+    """The pairs as lists; None where there are so many that whole rows are faster."""
+    off = pairs.off
+    linked = off | off.T
+    count = linked.sum(dim=1)
+    if len(off) <= SMALL or int(count.sum()) > SPARSE * off.numel():
+        return None
+    i, j = linked.nonzero().unbind(dim=1)
+    there, back = i * len(off) + j, j * len(off) + i
+    ends = torch.cat([count.new_zeros(1), count.cumsum(0)])
+    return PairLists(j, ends, there, back, off.take(there).double(), off.take(back).double())
 
 
 def read_pairs(

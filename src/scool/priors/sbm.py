@@ -1,5 +1,6 @@
 """SCooL-SBM: clients fall into blocks, and blocks decide who learns from whom."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, final
 
@@ -10,7 +11,7 @@ from scool.contracts import Evidence, SelfMode
 from scool.errors import check_fields, require
 from scool.priors.base import GraphPrior
 from scool.priors.dirichlet import expected_log_pi, update_alpha
-from scool.priors.pairs import Null, Pairs, check_null, read_pairs, resolve_null
+from scool.priors.pairs import Null, Pairs, check_null, list_pairs, read_pairs, resolve_null
 from scool.priors.sbm_released import released_w
 from scool.priors.sbm_updates import (
     beta_terms,
@@ -20,9 +21,11 @@ from scool.priors.sbm_updates import (
     update_omega,
     update_w,
 )
-from scool.priors.seeding import first_omega, similarity
+from scool.priors.seeding import first_omega
 from scool.randomness import derive, generator
 from scool.types import Info, Params
+
+GROWTH = 1.25  # times as many measured pairs as at the last fresh start call for another
 
 
 class SBMState(NamedTuple):
@@ -35,6 +38,7 @@ class SBMState(NamedTuple):
     B: Tensor  # (M, M)
     key: Tensor  # int64 scalar, changes every E-step: the sweep order is a function of the state
     started: Tensor  # bool scalar: omega holds memberships of an earlier round
+    known: Tensor  # int64 scalar: pairs that were measured when memberships last began afresh
 
 
 @final
@@ -49,6 +53,8 @@ class SBM(GraphPrior[SBMState]):
 
     Departures: the i = j terms (see `sbm_updates`), the alpha gradient, sequential Omega sweeps, a
     last w update, and B learned only against a null model, without which B and w collapse to 0.
+    Where many more pairs have become known, the memberships of the round before compete with
+    fresh ones, because those of the first few pairs are often wrong and hard to leave.
     Reference: Li, Zhou, Tian, Tao, ICML 2023.
     """
 
@@ -113,7 +119,7 @@ class SBM(GraphPrior[SBMState]):
         key = torch.tensor(derive(seed, "sbm"))
         w = torch.zeros(K, K, dtype=torch.float64)
         gamma = update_gamma(alpha, omega)
-        return SBMState(w, omega, gamma, alpha, B, key, torch.tensor(False))
+        return SBMState(w, omega, gamma, alpha, B, key, torch.tensor(False), torch.tensor(0))
 
     def e_step(self, state: SBMState, evidence: Evidence) -> SBMState:
         """[E] Sweeps of w, Omega and gamma, from the last memberships or from fresh starts."""
@@ -122,19 +128,29 @@ class SBM(GraphPrior[SBMState]):
         if self.compat == "released":
             return released_w(state, evidence, self.temperature, rng)
         pairs = self._pairs(evidence)
+        known = pairs.mask.sum()
+        has_grown = bool(known > GROWTH * state.known)
+        results: list[SBMState] = []
         if self.warm_start and bool(state.started):
-            return self._sweep(state, pairs, rng)
-        seen = evidence.seen.bool().cpu()
-        near = similarity(evidence.log_lik.double().cpu(), seen)
-        best, best_bound = state, -torch.inf
-        for attempt in range(self.restarts):
-            omega = first_omega(near, self.num_blocks, self.init_mode == "seeded", attempt, rng)
-            start = state._replace(omega=omega, gamma=update_gamma(state.alpha, omega))
-            candidate = self._sweep(start, pairs, rng)
-            bound = float(self._bound(candidate, pairs))
-            if attempt == 0 or bound > best_bound:
-                best, best_bound = candidate, bound
+            results.append(self._sweep(state, pairs, rng))
+        if not results or has_grown:
+            starts = self._starts(state, evidence, rng)
+            results += [self._sweep(start, pairs, rng) for start in starts]
+            results = [result._replace(known=known) for result in results]
+        best = results[0]
+        if len(results) > 1:
+            best = max(results, key=lambda result: float(self._bound(result, pairs)))
         return best._replace(started=torch.tensor(True))
+
+    def _starts(
+        self, state: SBMState, evidence: Evidence, rng: torch.Generator
+    ) -> Iterator[SBMState]:
+        """Fresh memberships, as often as asked for."""
+        log_lik, seen = evidence.log_lik.double().cpu(), evidence.seen.bool().cpu()
+        is_seeded = self.init_mode == "seeded"
+        for attempt in range(self.restarts):
+            omega = first_omega(log_lik, seen, self.num_blocks, is_seeded, attempt, rng)
+            yield state._replace(omega=omega, gamma=update_gamma(state.alpha, omega))
 
     def m_step(self, state: SBMState, evidence: Evidence) -> SBMState:
         """[M] B and alpha, each if asked for."""
@@ -175,12 +191,13 @@ class SBM(GraphPrior[SBMState]):
         gamma_i enters the update of Omega_i alone, so all gamma may wait for the end of a sweep.
         """
         T, w, omega, gamma = self._entropy_temperature, s.w, s.omega, s.gamma
+        lists = list_pairs(pairs)
         for sweep in range(self.sweeps):
             last, w = w, update_w(pairs, omega, s.B, T)
-            if sweep > 0 and bool((w - last).abs().max() < self.tolerance):
+            if sweep > 0 and bool((w - last).abs_().max() < self.tolerance):
                 break
             order = torch.randperm(len(w), generator=rng)
-            omega = update_omega(pairs, w, omega, gamma, s.B, order)
+            omega = update_omega(pairs, w, omega, gamma, s.B, order, lists)
             gamma = update_gamma(s.alpha, omega)
         w = update_w(pairs, omega, s.B, T)
         return s._replace(w=w, omega=omega, gamma=gamma)

@@ -4,6 +4,7 @@ Inside a sum over pairs the diagonal is special: $E_q[z_{ig} z_{ih}] = \delta_{g
 the block term of a gated (i, i) is linear in $\Omega_i$. The paper sums over all (i, j) instead.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from scool.priors.dirichlet import dirichlet_terms, expected_log_pi
-from scool.priors.pairs import Pairs
+from scool.priors.pairs import PairLists, Pairs
 from scool.priors.safe_math import (
     LogB,
     bernoulli_entropy,
@@ -32,8 +33,9 @@ def block_form(omega: Tensor, table: Tensor) -> Tensor:
 def update_w(pairs: Pairs, omega: Tensor, B: Tensor, temperature: float) -> Tensor:
     r"""[SBM-w] $w_{ij} = \sigma\big([\,l_{ij} + \sum_{gh}\Omega_{ig}\Omega_{jh}
     (\log B_{gh} - \log(1-B_{gh}))]/T\big)$; 0 for pairs that were not measured."""
-    logits = pairs.ratio + block_form(omega, log_B(B).logit)
-    return torch.where(pairs.mask, torch.sigmoid(logits / temperature), 0.0)
+    logits = block_form(omega, log_B(B).logit)
+    logits = logits.add_(pairs.ratio).div_(temperature)  # in place: a new K x K matrix is slow
+    return logits.sigmoid_().masked_fill_(~pairs.mask, 0.0)
 
 
 def update_gamma(alpha: Tensor, omega: Tensor) -> Tensor:
@@ -42,27 +44,57 @@ def update_gamma(alpha: Tensor, omega: Tensor) -> Tensor:
 
 
 def update_omega(
-    pairs: Pairs, w: Tensor, omega: Tensor, gamma: Tensor, B: Tensor, order: Tensor
+    pairs: Pairs,
+    w: Tensor,
+    omega: Tensor,
+    gamma: Tensor,
+    B: Tensor,
+    order: Tensor,
+    lists: PairLists | None = None,
 ) -> Tensor:
     r"""[SBM-Omega] $\Omega_i = \mathrm{softmax}_g\big(\sum_{j \ne i}\sum_h \Omega_{jh}[
     w_{ij}\log B_{gh} + (1-w_{ij})\log(1-B_{gh}) + w_{ji}\log B_{hg} + (1-w_{ji})\log(1-B_{hg})]
     + e_{ig}\big)$, one client after another in `order`: all at once can lower the bound.
 
-    Numpy, because the loop is sequential and its calls are tiny.
+    Numpy, because the loop is sequential and its calls are tiny. With `lists` a sweep takes time
+    in proportion to the measured pairs.
     """
     tables = log_B(B)
     bias: Array = (expected_log_pi(gamma) + _self_term(pairs, w, tables)).numpy()
-    off = pairs.off.double()
-    on = w * off
-    rows: Array = torch.stack([on, off - on, on.T, (off - on).T], dim=1).numpy()  # (K, 4, K)
     stacked: Array = torch.cat([tables.on.T, tables.off.T, tables.on, tables.off]).numpy()
+    sums = _sums_by_rows(pairs, w) if lists is None else _sums_by_lists(lists, w)
     new: Array = omega.numpy().copy()
     for i in map(int, order):
-        scores: Array = (rows[i] @ new).reshape(-1) @ stacked + bias[i]
+        scores: Array = sums(i, new).reshape(-1) @ stacked + bias[i]
         scores -= scores.max()
         np.exp(scores, out=scores)
         new[i] = scores / scores.sum()
     return torch.as_tensor(new)
+
+
+def _sums_by_rows(pairs: Pairs, w: Tensor) -> Callable[[int, Array], Array]:
+    r"""(i, Omega) -> (4, M): $\sum_{j \ne i}\Omega_j$ times $w_{ij}$, $1-w_{ij}$, $w_{ji}$ and
+    $1-w_{ji}$, over measured pairs."""
+    off = pairs.off.double()
+    on = w * off
+    rows: Array = torch.stack([on, off - on, on.T, (off - on).T], dim=1).numpy()  # (K, 4, K)
+    return lambda i, omega: rows[i] @ omega
+
+
+def _sums_by_lists(lists: PairLists, w: Tensor) -> Callable[[int, Array], Array]:
+    """The same from the pairs that a client is part of."""
+    there, back = w.take(lists.there), w.take(lists.back)
+    parts = [there, lists.is_there - there, back, lists.is_back - back]
+    values: Array = torch.stack(parts, dim=1).numpy()  # (pairs, 4)
+    peers: np.ndarray[Any, np.dtype[np.int64]] = lists.peer.numpy()
+    ends = list(map(int, lists.ends))
+
+    def sums(i: int, omega: Array) -> Array:
+        mine = slice(ends[i], ends[i + 1])
+        others: Array = omega.take(peers[mine], axis=0)
+        return values[mine].T @ others
+
+    return sums
 
 
 def _self_term(pairs: Pairs, w: Tensor, tables: LogB) -> Tensor:

@@ -1,9 +1,14 @@
 """First memberships: symmetry between blocks must be broken before the first sweep."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 SHARPNESS = 10.0  # similarities lie in [0, 1]; ten nats separate a seed's peers from strangers
+PEERS = 5  # that a client listens to; in a sparse round few of its own group are known
+STEPS = 4  # from peer to peer, to see how far a seed is known
+PASSES = 15  # of the memberships from peer to peer
 
 
 def random_omega(num_clients: int, num_blocks: int, rng: torch.Generator) -> Tensor:
@@ -42,13 +47,83 @@ def seeded_omega(near: Tensor, num_blocks: int, first: int) -> Tensor:
     return (SHARPNESS * scores).softmax(1)
 
 
+class Peers(NamedTuple):
+    """The few others that a client resembles most, of those it was measured with."""
+
+    ids: Tensor  # (K, b)
+    valid: Tensor  # (K, b) bool
+
+    def average(self, x: Tensor) -> Tensor:
+        """(K, M) mean over each client's peers; 0 for a client without."""
+        total = (x[self.ids] * self.valid[..., None]).sum(1)
+        return total / self.valid.sum(1, keepdim=True).clamp(min=1)
+
+
+def nearest_peers(log_lik: Tensor, seen: Tensor, count: int = PEERS) -> Peers:
+    """By the mean of l_ij and l_ji over the directions measured."""
+    measured = seen.double() + seen.T.double()
+    known = torch.where(seen, log_lik, 0.0)
+    mean = torch.where(measured > 0, (known + known.T) / measured.clamp(min=1), -torch.inf)
+    value, ids = mean.fill_diagonal_(-torch.inf).topk(min(count, len(mean)), dim=1)
+    return Peers(ids, value > -torch.inf)
+
+
+def scattered_seeds(peers: Peers, count: int, first: int | None = None) -> list[int]:
+    """Clients picked one after another, each the least known to those already picked; of equals
+    the one that most others resemble. A client without peers is none of them."""
+    liked = torch.ones(len(peers.ids), dtype=torch.float64)
+    liked.scatter_add_(0, peers.ids.flatten(), peers.valid.double().flatten())
+    reached = torch.where(peers.valid.any(1), 0.0, torch.inf).double()
+    seeds: list[int] = [] if first is None else [first]
+    while len(seeds) < count:
+        for seed in seeds[-1:]:
+            reached = torch.maximum(reached, _walk(peers, seed))
+        reached[seeds] = torch.inf
+        if bool(reached.isinf().all()):
+            break
+        seeds.append(int(liked.masked_fill(reached > reached.min(), 0.0).argmax()))
+    return seeds
+
+
+def _walk(peers: Peers, seed: int) -> Tensor:
+    """(K,) how easily the seed is found by asking peers for their peers; 1 at most."""
+    found = torch.zeros(len(peers.ids), 1, dtype=torch.float64)
+    found[seed] = 1.0
+    for _ in range(STEPS):
+        found = (found + peers.average(found)) / 2
+    return found[:, 0] / found.max()
+
+
+def spread_omega(peers: Peers, num_blocks: int, first: int | None = None) -> Tensor:
+    """(K, M) where few pairs are measured: a client may never have met a seed, but its peers, or
+    theirs, have. Memberships go out from M seeds along the peers, the larger share gaining."""
+    num_clients = len(peers.ids)
+    seeds = scattered_seeds(peers, num_blocks, first)
+    own = torch.zeros(num_clients, num_blocks, dtype=torch.float64)
+    own[seeds, range(len(seeds))] = 1.0
+    omega = own
+    for _ in range(PASSES):
+        omega = peers.average(omega).square()
+        omega[seeds] = own[seeds]
+        omega = omega / omega.sum(1, keepdim=True).clamp(min=torch.finfo(omega.dtype).tiny)
+    is_reached = omega.sum(1, keepdim=True) > 0.5
+    return torch.where(is_reached, omega, 1 / num_blocks)
+
+
 def first_omega(
-    near: Tensor, num_blocks: int, seeded: bool, attempt: int, rng: torch.Generator
+    log_lik: Tensor,
+    seen: Tensor,
+    num_blocks: int,
+    seeded: bool,
+    attempt: int,
+    rng: torch.Generator,
 ) -> Tensor:
     """Memberships for one start; later attempts begin their seeding at a random client."""
+    num_clients = len(seen)
     if not seeded:
-        return random_omega(len(near), num_blocks, rng)
-    first = int(near.sum(1).argmax())
-    if attempt > 0:
-        first = int(torch.randint(len(near), (), generator=rng))
-    return seeded_omega(near, num_blocks, first)
+        return random_omega(num_clients, num_blocks, rng)
+    first = int(torch.randint(num_clients, (), generator=rng)) if attempt > 0 else None
+    if 2 * int(seen.sum()) < num_clients**2:
+        return spread_omega(nearest_peers(log_lik, seen), num_blocks, first)
+    near = similarity(log_lik, seen)
+    return seeded_omega(near, num_blocks, int(near.sum(1).argmax()) if first is None else first)
