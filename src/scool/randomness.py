@@ -65,3 +65,23 @@ def uniform(key: int, clients: Tensor, shape: tuple[int, ...]) -> Tensor:
     rows = _mix(clients.long() * _GOLDEN + _signed(key))  # one stream a client
     bits = _mix(rows[:, None] + (counter + 1)[None, :] * _GOLDEN)  # (n, count)
     return (_shift(bits, 11).double() * 2.0**-53).view(len(clients), *shape)
+
+
+def uniform_along(stream: Tensor, key: int, shape: tuple[int, ...]) -> Tensor:
+    """Uniform numbers in [0, 1) of one stream, a scalar tensor: float64 of that shape.
+
+    Longer along the first side means more numbers after the same ones. Works under `vmap` over
+    streams.
+    """
+    count = 1
+    for side in shape:
+        count *= side
+    counter = torch.arange(1, count + 1, device=stream.device)
+    start = _mix(stream * _GOLDEN + _signed(key))
+    bits = _mix(start + counter * _GOLDEN)
+    return (_shift(bits, 11).double() * 2.0**-53).view(shape)
+
+
+def advance(streams: Tensor, step: Tensor) -> Tensor:
+    """(n,) streams of a step, from those of a round and the step's number."""
+    return _mix(streams + step * _GOLDEN)

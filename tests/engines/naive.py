@@ -11,7 +11,8 @@ from scool.data.arrays import from_arrays
 from scool.data.federation import Federation
 from scool.learning.local_sgd import LocalSGD, plan_batches
 from scool.learning.losses import LOSSES
-from scool.randomness import derive
+from scool.models.dropout import StreamDropout, with_streams
+from scool.randomness import advance, derive
 from scool.types import Tree
 from toys import one, own_data
 
@@ -74,14 +75,18 @@ def naive_training(
     dtype = next(iter(theta.values())).dtype
     models, means = [], []
     for client in range(K):
-        mine = personal(module, theta, client).train()
+        mine = with_streams(personal(module, theta, client)).train()
         x, y = inputs_of(federation, client, dtype)
         steps, losses = optimiser(list(mine.parameters())), []
-        torch.manual_seed(derive(seed, "dropout", round, client))
+        stream = derive(seed, "dropout", round, client)
+        torch.manual_seed(stream)  # of what draws by itself
         for s in range(plan.position.shape[1]):
             rows = plan.position[client, s][plan.weight[client, s] > 0]
             if len(rows) == 0:
                 continue
+            for layer in mine.modules():
+                if isinstance(layer, StreamDropout):
+                    layer.stream = advance(torch.tensor(stream), torch.tensor(s))
             steps.zero_grad()
             loss = LOSSES[federation.task](mine(x[rows]), y[rows]).mean()
             loss.backward()

@@ -1,5 +1,6 @@
 """The in-process engine against naive loops over clients, in float64."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ from scool.evaluation.accuracy import correct
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, draw_samples, plan_batches
 from scool.learning.losses import LOSSES
+from scool.models.dropout import StreamDropout
 from scool.randomness import derive, uniform
 from scool.types import Params, Tree
 from toys import (
@@ -163,13 +165,56 @@ def test_dropout_belongs_to_the_client_and_the_round() -> None:
     assert torch.equal(first, second)  # evaluation does not drop
 
 
+class TwoDrops(nn.Module):
+    """Numbers and whole channels, at two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.channels = nn.Conv1d(1, 6, 2), nn.Dropout1d(0.5)
+        self.inner = nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(18, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(self.channels(self.conv(x[:, None]).relu()))
+
+
+@pytest.mark.parametrize("build", [dropout_net, lambda: TwoDrops().double()])
+def test_dropout_is_vectorised_and_equals_the_loop(build: Callable[[], nn.Module]) -> None:
+    """The same numbers are dropped one client after another, in batches that are not padded."""
+    torch.manual_seed(7)
+    module = build()
+    engine, theta0 = start(classification(), module)
+    assert not engine.model.has_dropout  # no loop is needed
+    theta = scattered(engine, theta0)
+    sgd = LocalSGD(lr=0.1, epochs=3, batch_size=2)
+    found = engine.train(theta, sgd, 1)
+    engine.model._found.loops |= {True, False}
+    looped = engine.train(theta, sgd, 1)
+    assert_trees_close(found.theta, looped.theta, atol=1e-10)
+    torch.testing.assert_close(found.loss, looped.loss, rtol=0, atol=1e-10)
+
+
+def test_dropout_drops_the_right_share_and_keeps_the_mean() -> None:
+    layer = StreamDropout(0.3, "x", per_channel=False).train()
+    layer.stream = torch.tensor(5)
+    x = torch.ones(400, 500)
+    out = layer(x)
+    assert abs(float((out == 0).double().mean()) - 0.3) < 0.005
+    assert abs(float(out.mean()) - 1) < 0.01
+    layer.stream = torch.tensor(6)
+    assert not torch.equal(layer(x), out)
+    whole = StreamDropout(0.5, "x", per_channel=True).train()
+    whole.stream = torch.tensor(5)
+    rows = whole(torch.ones(40, 6, 7)).flatten(2)
+    assert bool(((rows == 0).all(dim=2) | (rows == 2).all(dim=2)).all())
+    assert not StreamDropout(1.0, "x", per_channel=False).train()(x).isnan().any()
+
+
 def test_dropout_of_zero_is_the_plain_network() -> None:
     """Both formulations of the hot loop agree: with p near 0 nothing is dropped."""
     federation = classification()
     module = dropout_net()
     module[2].p = 1e-300
     engine, theta0 = start(federation, module)
-    assert engine.model.has_dropout
     theta = scattered(engine, theta0)
     sgd = LocalSGD(lr=0.1, epochs=2, batch_size=3, momentum=0.5, weight_decay=0.01)
     expected, losses = naive_training(federation, module.eval(), theta, sgd, 0, engine.seed)

@@ -10,6 +10,7 @@ from typing import Any
 
 from scool.cli.arguments import parse, peek, peek_data, read_toml
 from scool.cli.console import Console, new_folder
+from scool.cli.ranks import goes_on, leading
 from scool.errors import ConfigError
 from scool.experiment.compare import (
     Comparison,
@@ -53,6 +54,8 @@ class CompareCommand:
     """Save pictures of the graphs and of the accuracy over rounds."""
     config: Path | None = None
     """A TOML file with options, those of a method in a table [method.NAME]; flags override it."""
+    ranks: int = 1
+    """Processes on this machine that share the clients; for several machines use torchrun."""
 
 
 def compare(arguments: Sequence[str]) -> int:
@@ -79,7 +82,9 @@ def compare(arguments: Sequence[str]) -> int:
     )
     say(notes, command.quiet)
     out = command.out or new_folder(f"compare-{command.settings.data.dataset}")
-    return _finish(comparison, out, command.json, command.quiet, command.figures)
+    with leading(command.ranks):
+        goes_on(command.out)
+        return _finish(comparison, out, command.json, command.quiet, command.figures)
 
 
 def say(notes: Sequence[str], quiet: bool) -> None:

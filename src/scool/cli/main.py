@@ -14,6 +14,7 @@ usage: scool COMMAND [options]
   run METHOD     one method on one federation          scool run scool-sbm --seed 1
   compare        several methods on one federation     scool compare --methods local,scool-sbm
   tune           options chosen on validation data     scool tune --methods all --lr 0.05,0.1
+  reproduce WHAT the paper's table and figures         scool reproduce table1 --seeds 5
   resume DIR     continue a run or a comparison that was stopped
   rerun DIR      repeat a run with the same configuration
   report RUN...  a page about runs, opens offline      scool report demo --open
@@ -46,6 +47,12 @@ def _tune(arguments: Sequence[str]) -> int:
     from scool.cli.tune import tune
 
     return tune(arguments)
+
+
+def _reproduce(arguments: Sequence[str]) -> int:
+    from scool.cli.reproduce import reproduce
+
+    return reproduce(arguments)
 
 
 def _resume(arguments: Sequence[str]) -> int:
@@ -112,6 +119,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": _run,
     "compare": _compare,
     "tune": _tune,
+    "reproduce": _reproduce,
     "resume": _resume,
     "rerun": _rerun,
     "report": _report,

@@ -8,6 +8,7 @@ import tyro
 
 from scool.cli.compare import is_comparison, resume_comparison
 from scool.cli.console import Console
+from scool.cli.ranks import leading
 from scool.cli.run import print_summary
 from scool.errors import RunError
 from scool.experiment.compare import read_comparison
@@ -25,6 +26,8 @@ class ResumeCommand:
     """Print one JSON object instead of a table."""
     quiet: bool = False
     """No progress on stderr."""
+    ranks: int = 1
+    """Processes on this machine that share the clients; not necessarily as many as before."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +47,14 @@ class RerunCommand:
 def resume(arguments: Sequence[str]) -> int:
     command = tyro.cli(ResumeCommand, args=list(arguments), prog="scool resume")
     if is_comparison(command.folder):
-        return resume_comparison(command.folder, command.json, command.quiet)
+        with leading(command.ranks):
+            return resume_comparison(command.folder, command.json, command.quiet)
     folder = RunFolder.open(command.folder)
     config = config_of(folder.header, folder.path)
-    with Console(config.settings.rounds, quiet=command.quiet) as console:
+    with (
+        leading(command.ranks),
+        Console(config.settings.rounds, quiet=command.quiet) as console,
+    ):
         result = execute(config, out=folder.path, resume=True, recorders=[console])
     print_summary(result.summary(), command.json)
     return 0

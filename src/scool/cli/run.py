@@ -8,6 +8,7 @@ from pathlib import Path
 from scool.algorithms import AnyAlgorithm, LocalOnly
 from scool.cli.arguments import parse, peek, peek_data, read_toml
 from scool.cli.console import Console, new_folder
+from scool.cli.ranks import goes_on, leading
 from scool.contracts import Recorder
 from scool.errors import ConfigError, nearest
 from scool.experiment.config import RunConfig, Settings, default_run, execute
@@ -36,6 +37,8 @@ class RunCommand:
     """Also log to MLflow, where MLFLOW_TRACKING_URI says."""
     config: Path | None = None
     """A TOML file with options; flags override it."""
+    ranks: int = 1
+    """Processes on this machine that share the clients; for several machines use torchrun."""
 
 
 def usage() -> str:
@@ -70,8 +73,12 @@ def run(arguments: Sequence[str]) -> int:
     config = RunConfig(method, command.algorithm, command.settings)
     out = command.out or new_folder(f"{method}-{command.settings.data.dataset}")
     trackers = chosen_trackers(command, out)
-    with Console(config.settings.rounds, quiet=command.quiet) as console:
-        result = execute(config, out=out, recorders=[console, *trackers])
+    with (
+        leading(command.ranks),
+        Console(config.settings.rounds, quiet=command.quiet) as console,
+    ):
+        resume = goes_on(out if command.out else None)
+        result = execute(config, out=out, resume=resume, recorders=[console, *trackers])
     print_summary(result.summary(), command.json)
     return 0
 

@@ -23,20 +23,31 @@ class Part(NamedTuple):
 
 @final
 class Drawn:
-    """The draw of a round: which samples of each client the models are tried on."""
+    """The draw of a round: which samples of each client the models are tried on.
+
+    `samples` may be those of n out of `num_clients` clients; `ids` (n,) says which.
+    """
 
     def __init__(
-        self, samples: Samples, draw: CrossDraw, num_clients: int, round: int, seed: int
+        self,
+        samples: Samples,
+        draw: CrossDraw,
+        num_clients: int,
+        round: int,
+        seed: int,
+        ids: Tensor,
     ) -> None:
-        self.samples, self.draw, self.num_clients = samples, draw, num_clients
+        self.samples, self.draw, self.num_clients, self.ids = samples, draw, num_clients, ids
         self.key = derive(seed, "cross", round)
         self.augment_key = derive(seed, "cross-augment", round)
         self.count = min(draw.cross_samples or samples.width, samples.width)
 
     def of(self, readers: Tensor, owners: Tensor) -> Part:
-        """What reader p of owner p's data sees; with a shared draw all readers see the same."""
-        is_pair = self.draw.cross_draw == "pair"
-        streams = readers * self.num_clients + owners if is_pair else owners
+        """What reader p sees of the data in row `owners[p]` of the samples; with a shared draw all
+        readers see the same."""
+        streams = self.ids[owners]
+        if self.draw.cross_draw == "pair":
+            streams = readers * self.num_clients + streams
         mask = self.samples.split.mask[owners]
         position, weight = draw_samples(mask, streams, self.draw.cross_samples, self.key)
         draws = None
@@ -47,16 +58,23 @@ class Drawn:
         return Part(x, y, weight.to(self.samples.dtype))
 
 
+def suits_dense(pairs: Tensor, draw: CrossDraw) -> bool:
+    """Whether trying all models on all data is no more work than trying the pairs (K, K)."""
+    return draw.cross_draw == "shared" and float(pairs.double().mean()) > 0.5
+
+
 def dense_losses(formulation: Formulation, theta: Tree, drawn: Drawn, rows: int) -> Tensor:
-    """(K, K) every model on every client's draw: all models share the samples.
+    """(m, n) every model on every client's draw: all models share the samples.
 
     `rows` bounds the samples that go through models in one call.
     """
     first = next(iter(theta.values()))
-    clients = torch.arange(drawn.num_clients, device=first.device)
+    clients = torch.arange(len(drawn.ids), device=first.device)
     x, y, weight = drawn.of(clients, clients)
-    result = first.new_empty(drawn.num_clients, drawn.num_clients)
-    for models in clients.split(max(1, rows // (len(clients) * x.shape[1]))):
+    result = first.new_empty(len(first), len(clients))
+    for models in torch.arange(len(first), device=first.device).split(
+        max(1, rows // (len(clients) * x.shape[1]))
+    ):
         chosen = {name: t[models] for name, t in theta.items()}
         for part in clients.split(max(1, rows // x.shape[1])):
             outputs = formulation.shared_outputs(chosen, x[part].flatten(0, 1)).flatten(0, 1)
@@ -68,20 +86,26 @@ def dense_losses(formulation: Formulation, theta: Tree, drawn: Drawn, rows: int)
 
 
 def sparse_losses(
-    formulation: Formulation, theta: Tree, pairs: Tensor, drawn: Drawn, rows: int
+    formulation: Formulation, theta: Tree, readers: Tensor, pairs: Tensor, drawn: Drawn, rows: int
 ) -> Tensor:
-    """(K, K) every model on the draws of its own neighbours; other entries are left open."""
+    """(m, n) every model on the draws of its own neighbours; other entries are left open.
+
+    Args:
+        theta: m models, those of the clients `readers` (m,).
+        pairs: (m, n) bool, n clients whose samples are there.
+    """
     first = next(iter(theta.values()))
     degree = max(1, int(pairs.sum(dim=1).max()))
     order = pairs.to(first.device).to(torch.int8).argsort(dim=1, descending=True, stable=True)
-    listed = order[:, :degree]  # (K, degree) sources of each model, padded with others
-    result = first.new_empty(drawn.num_clients, drawn.num_clients)
-    clients = torch.arange(drawn.num_clients, device=first.device)
-    for models in clients.split(max(1, rows // (degree * drawn.count))):
+    listed = order[:, :degree]  # (m, degree) sources of each model, padded with others
+    result = first.new_empty(pairs.shape)
+    for models in torch.arange(len(first), device=first.device).split(
+        max(1, rows // (degree * drawn.count))
+    ):
         chosen = {name: t[models] for name, t in theta.items()}
         for columns in listed[models].split(max(1, rows // drawn.count), dim=1):
-            readers = models[:, None].expand_as(columns).flatten()
-            x, y, weight = drawn.of(readers, columns.flatten())
+            reading = readers[models, None].expand_as(columns).flatten()
+            x, y, weight = drawn.of(reading, columns.flatten())
             x = x.view(len(models), -1, *x.shape[2:])
             outputs = formulation.outputs(chosen, x).flatten(0, 1)
             values = formulation.loss(outputs, y.flatten(0, 1)).view(*columns.shape, -1)

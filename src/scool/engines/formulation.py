@@ -61,7 +61,7 @@ class Formulation:
 
     | where | module | local steps |
     | --- | --- | --- |
-    | anywhere | draws random numbers (dropout), or `vmap` refuses it | one client after another |
+    | anywhere | `vmap` refuses it, or it draws numbers by itself (RReLU) | one after another |
     | CPU | any | `vmap` of the gradient |
     | CPU | large convolutional network | a client at a time in each of several threads |
     | CPU | small sequence of image layers | grouped convolutions, some clients at a time |
@@ -154,7 +154,8 @@ class Formulation:
             columns = range(y.shape[-1], y.shape[-1] + 1)
         step = torch.zeros(1, dtype=torch.int64, device=phase.ids.device)
         with _unseen(step.device):
-            batch = Batch(*(part[:, :2] for part in batch_at(samples, phase.of(0), step)))
+            x, y, weight, stream = batch_at(samples, phase.of(0), step)
+            batch = Batch(x[:, :2], y[:, :2], weight[:, :2], stream)
             check_outputs(self.model, unstack(theta, 0), batch.x[0], columns)
             is_sure = self._is_stacked or self._is_chunked
             if not is_sure and not self.model.has_dropout:

@@ -35,6 +35,7 @@ from scool.graph.normalise import without
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Pull, Rule, plan_batches
 from scool.learning.losses import LOSSES
+from scool.models.dropout import with_streams
 from scool.randomness import derive
 from scool.types import Params, Tree
 
@@ -64,6 +65,14 @@ def uninformed_log_lik(federation: Federation, active: Tensor) -> float:
     mask = federation.train.mask & active.to(federation.train.mask.device)[:, None]
     y = federation.train.y[mask].double()
     return -0.5 * float(y.var(dim=0, correction=0).sum()) if len(y) else 0.0
+
+
+def not_finite(client: int, reason: str) -> QuarantineError:
+    """What a strict run ends with."""
+    return QuarantineError(
+        f"client {client} has non-finite {reason}, and the run is strict. Clean its data, lower "
+        "--lr, or run without --strict to leave the client out"
+    )
 
 
 def _rows(tree: Tree, ids: Tensor) -> Tree:
@@ -102,7 +111,8 @@ class LocalEngine:
         self.seed = seed
         self.strict = strict
         self.ledger = Ledger()
-        module = copy.deepcopy(module).to(self.device).eval()  # the caller's stays as it is
+        module = with_streams(copy.deepcopy(module))  # the caller's stays as it is
+        module = module.to(self.device).eval()
         self.dtype = next(module.parameters()).dtype
         self.loss = LOSSES[federation.task]
         self._formulation = Formulation(module, self.loss, self.device, precision)
@@ -224,6 +234,7 @@ class LocalEngine:
         draws = self._train.augmentation(derive(self.seed, "augment", round), names, shape)
         phase = Phase(hosts, plan.position, plan.weight.to(self.dtype), plan.active, draws)
         streams = [derive(self.seed, "dropout", round, host) for host in names.tolist()]
+        phase = phase._replace(stream=torch.tensor(streams, device=self.device))
         trained, losses = self._formulation.train(self._train, theta, phase, rule, anchor, streams)
         taken = phase.active > 0
         count = taken.sum(dim=1)
@@ -414,8 +425,5 @@ class LocalEngine:
             if client in self.quarantined:
                 continue
             if self.strict:
-                raise QuarantineError(
-                    f"client {client} has non-finite {reason}, and the run is strict. Clean its "
-                    "data, lower --lr, or run without --strict to leave the client out"
-                )
+                raise not_finite(client, reason)
             self.quarantined[client] = reason

@@ -12,6 +12,7 @@ from scool.engines.stacked import Layer
 from scool.learning.local_sgd import LocalSGD, Rule
 from scool.learning.losses import Loss
 from scool.models import Functional, unstack
+from scool.randomness import advance
 from scool.types import Params, Tree
 
 
@@ -21,6 +22,7 @@ class Batch(NamedTuple):
     x: Tensor  # (c, b, ...)
     y: Tensor  # (c, b, ...)
     weight: Tensor  # (c, b): 1 for a sample, 0 for padding
+    stream: Tensor | None = None  # (c,) of what the models draw in this step
 
 
 class Phase(NamedTuple):
@@ -31,6 +33,7 @@ class Phase(NamedTuple):
     weight: Tensor  # (c, S, b): 1 for a sample, 0 for padding
     active: Tensor  # (c, S): 1 where a client takes the step
     draws: Tensor | None  # (c, S, b, d) random numbers of the augmentation
+    stream: Tensor | None = None  # (c,) of what the models draw in this round
 
     def of(self, client: int) -> "Phase":
         """The phase of one client alone."""
@@ -42,7 +45,8 @@ def batch_at(samples: Samples, phase: Phase, step: Tensor) -> Batch:
     position = phase.position.index_select(1, step)[:, 0]
     draws = None if phase.draws is None else phase.draws.index_select(1, step)[:, 0]
     x, y = samples.fetch(phase.ids, position, draws)
-    return Batch(x, y, phase.weight.index_select(1, step)[:, 0])
+    stream = None if phase.stream is None else advance(phase.stream, step)
+    return Batch(x, y, phase.weight.index_select(1, step)[:, 0], stream)
 
 
 Gradient: TypeAlias = Callable[[Tree, Batch], tuple[Tree, Tensor]]
@@ -52,12 +56,19 @@ Gradient: TypeAlias = Callable[[Tree, Batch], tuple[Tree, Tensor]]
 def vmap_gradient(model: Functional, loss: Loss) -> Gradient:
     """Any module: `vmap` of one client's gradient over the client axis."""
 
-    def objective(params: Params, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        values = loss(model(params, x), y)
+    def objective(params: Params, x: Tensor, y: Tensor, weight: Tensor, stream: Tensor) -> Tensor:
+        with model.drawing(stream):
+            values = loss(model(params, x), y)
         return (values * weight).sum() / weight.sum().clamp(min=1)
 
     every = vmap(grad_and_value(objective))
-    return lambda theta, batch: every(theta, *batch)
+
+    def gradient(theta: Tree, batch: Batch) -> tuple[Tree, Tensor]:
+        x, y, weight, stream = batch
+        nothing = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        return every(theta, x, y, weight, nothing if stream is None else stream)
+
+    return gradient
 
 
 def stacked_gradient(forward: Layer, loss: Loss) -> Gradient:
@@ -185,10 +196,13 @@ def one_client(
     counts = phase.weight[0].sum(dim=1).int().tolist()  # padding comes last
     numbers = torch.arange(taken, device=phase.ids.device).split(1)
     for step, count in zip(numbers, counts, strict=False):
-        x, y, _ = (part[0, :count] for part in batch_at(samples, phase, step))
+        batch = batch_at(samples, phase, step)
+        x, y = batch.x[0, :count], batch.y[0, :count]
+        stream = step[0] if batch.stream is None else batch.stream[0]
         if is_channels_last and x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)
-        value = loss(model.alone(values, x), y).mean()
+        with model.drawing(stream):
+            value = loss(model.alone(values, x), y).mean()
         optimiser.zero_grad()
         value.backward()
         for name, goal in (anchor or {}).items():

@@ -11,77 +11,155 @@ import torch
 from torch import Tensor
 
 from scool.data.federation import Federation
-from scool.engines.local import LocalEngine
+from scool.engines.placement import better_placement
+from scool.engines.sharded import AnyEngine, ShardedEngine
+from scool.engines.sharded_ranks import Ranks
 from scool.errors import RunError
 from scool.experiment.options import as_dict
 from scool.recording.checkpoint import flatten, unflatten
 from scool.recording.folder import RunFolder
-from scool.types import Info, Params
+from scool.recording.shards import HOLDER, save_part
+from scool.types import Info, Params, Tree
+
+SETTLED = 10  # rounds between two moves of clients from rank to rank
 
 
 @dataclass
 class Progress:
-    """How far a run has come. What is here was computed to the end of round `done`, always."""
+    """How far a run has come. What is here was computed to the end of round `done`, always. With
+    several ranks only the first keeps records; all keep their part of a checkpoint."""
 
     state: Any
     active: Tensor  # (K,) who was not in quarantine after that round
     folder: RunFolder | None
+    ranks: Ranks = field(default_factory=Ranks)
+    stacked: frozenset[str] = frozenset()  # tensors of the state with a row a client held here
     done: int = 0
     saved: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
     graphs: dict[int, Tensor] = field(default_factory=dict)
     seconds: float = 0.0
+    moved: int = -SETTLED  # the round after which clients changed ranks
 
     def finish_round(
-        self, state: Any, row: dict[str, Any], info: Info, engine: LocalEngine, seconds: float
+        self, state: Any, row: dict[str, Any], info: Info, engine: AnyEngine, seconds: float
     ) -> None:
         graph = info["graph"]
         assert isinstance(graph, Tensor)
-        if self.folder:
+        if self.folder and self.ranks.is_first:
+            timing = {"round": self.done, "seconds": seconds, **self._rank_traffic()}
             self.folder.write_graph(self.done, graph)
-            self.folder.append("timing.jsonl", {"round": self.done, "seconds": seconds})
+            self.folder.append("timing.jsonl", timing)
             self.folder.append("metrics.jsonl", row)
         self.history.append(row)
-        self.graphs[self.done] = graph.cpu().float()
+        if self.ranks.is_first:
+            self.graphs[self.done] = graph.cpu().float()
         self.seconds += seconds
         self.state, self.active, self.done = state, engine.active, self.done + 1
 
-    def save(self) -> None:
+    def settle(self, engine: AnyEngine, graph: Tensor) -> None:
+        """Several ranks: put clients that learn from each other on the same rank, where it pays
+        and they did not move a short while ago. No influence on results but rounding."""
+        if not isinstance(engine, ShardedEngine) or self.done - self.moved < SETTLED:
+            return
+        placement = better_placement(engine.placement, graph)
+        if placement is not None:
+            flat = flatten(self.state)
+            rows = engine.move(placement, {name: flat[name] for name in self.stacked})
+            self.state, self.moved = unflatten(self.state, flat | rows), self.done
+
+    def _rank_traffic(self) -> dict[str, Any]:
+        """What really travelled between ranks: like times, no part of the result."""
+        traffic = self.ranks.ledger.close_round()
+        if self.ranks.size == 1:
+            return {}
+        by_purpose = {name: traffic.bytes[name] for name in sorted(traffic.bytes)}
+        return {"rank_bytes": traffic.total_bytes, "rank_traffic": by_purpose}
+
+    def save(self, engine: AnyEngine) -> None:
         """A checkpoint of the last finished round, once."""
-        if self.folder and self.done > self.saved:
-            self.folder.write_checkpoint(
-                self.done, flatten(self.state) | {"engine/active": self.active}
-            )
-            self.saved = self.done
+        if self.folder is None or self.done <= self.saved:
+            return
+        folder, tensors = self.folder, flatten(self.state) | {"engine/active": self.active}
+        if isinstance(engine, ShardedEngine):
+            rows = {name: tensors.pop(name) for name in self.stacked}
+            tensors[HOLDER] = engine.placement.holder
+            about = (folder.path, self.done, self.ranks.rank, self.ranks.size, engine.owned.cpu())
+            self.ranks.each(lambda: save_part(*about, rows))
+        self.ranks.first(lambda: folder.write_checkpoint(self.done, tensors))
+        self.saved = self.done
 
 
 def open_run(
     out: str | Path | None,
     resume: bool,
     header: Mapping[str, Any],
-    engine: LocalEngine,
+    engine: AnyEngine,
     algorithm: Any,
     theta0: Params,
 ) -> tuple[RunFolder | None, Progress]:
     """The folder, and how far the run in it has come."""
     state = algorithm.init(engine, theta0)
+    ranks, stacked, mine = Ranks(), frozenset[str](), None
+    if isinstance(engine, ShardedEngine):
+        ranks, mine = engine.ranks, engine.owned.cpu()
+        stacked = _stacked_names(state, engine, algorithm, theta0)
     if out is None or not resume:
-        folder = None if out is None else RunFolder.create(Path(out), header)
-        return folder, Progress(state, engine.active, folder)
-    folder = RunFolder.open(Path(out))
-    _check_same(folder, header)
-    checkpoint = folder.last_checkpoint()
+        folder = None if out is None else RunFolder(Path(out))
+        if folder is not None:
+            ranks.first(lambda: RunFolder.create(folder.path, header))
+        return folder, Progress(state, engine.active, folder, ranks, stacked)
+    folder = RunFolder(Path(out))
+    ranks.first(lambda: _check_same(RunFolder.open(folder.path), header))
+    checkpoint = ranks.each(lambda: folder.last_checkpoint(mine, stacked))
     done = checkpoint.rounds if checkpoint else 0
     if checkpoint:
         saved = dict(checkpoint.tensors)
         engine.restore_quarantine(_reasons(folder, done, saved.pop("engine/active")))
-        state = unflatten(state, saved)
-    folder.rewind(done)
-    folder.update_header(status="running", rounds=header["rounds"])
+        state = ranks.each(lambda: unflatten(state, saved))
+    ranks.first(lambda: _take_up(folder, done, header["rounds"]))
     seconds = sum(row["seconds"] for row in folder.rows("timing.jsonl"))
+    graphs = folder.graphs() if ranks.is_first else {}
     return folder, Progress(
-        state, engine.active, folder, done, done, folder.rows(), folder.graphs(), seconds
+        state,
+        engine.active,
+        folder,
+        ranks,
+        stacked,
+        done=done,
+        saved=done,
+        history=folder.rows(),
+        graphs=graphs,
+        seconds=seconds,
     )
+
+
+def _take_up(folder: RunFolder, done: int, rounds: int) -> None:
+    folder.rewind(done)
+    folder.update_header(status="running", rounds=rounds)
+
+
+class _Fewer:
+    """An engine that holds other clients than it does, for as long as a method begins."""
+
+    def __init__(self, engine: ShardedEngine, count: int) -> None:
+        self._engine, self._count = engine, count
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def replicate(self, theta0: Params) -> Tree:
+        return {n: p.expand(self._count, *p.shape).clone() for n, p in theta0.items()}
+
+
+def _stacked_names(
+    state: Any, engine: ShardedEngine, algorithm: Any, theta0: Params
+) -> frozenset[str]:
+    """Which tensors of a method's state have a row for each client held here: those that grow
+    with their number. All others are equal on all ranks."""
+    count = 1 if len(engine.owned) > 1 else 2
+    other = flatten(algorithm.init(_Fewer(engine, count), theta0))
+    return frozenset(n for n, t in flatten(state).items() if t.shape != other[n].shape)
 
 
 def _reasons(folder: RunFolder, done: int, active: Tensor) -> dict[int, str]:

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from scool.data.federation import Federation
-from scool.engines.local import LocalEngine
+from scool.engines.sharded import AnyEngine
 from scool.evaluation.accuracy import Scores
 from scool.evaluation.graph_error import adjusted_rand, communities, graph_l1
 from scool.experiment.result import finite, spread
@@ -13,7 +13,7 @@ from scool.types import Info
 
 
 def describe_round(
-    t: int, info: Info, scores: Scores | None, engine: LocalEngine, federation: Federation
+    t: int, info: Info, scores: Scores | None, engine: AnyEngine, federation: Federation
 ) -> dict[str, Any]:
     """The row of round t. Nothing in it depends on the clock. Closes the ledger's round."""
     traffic = engine.ledger.close_round()

@@ -16,15 +16,19 @@ from scool.data.validation import with_validation
 from scool.engines.formulation import Precision
 from scool.engines.local import LocalEngine
 from scool.engines.memory import fitting_threads
+from scool.engines.sharded import AnyEngine, ShardedEngine
+from scool.engines.sharded_jobs import announce
+from scool.engines.sharded_ranks import RankLost, Ranks
 from scool.errors import QuarantineError, RunError, require
 from scool.evaluation.accuracy import evaluate
 from scool.experiment.options import as_dict
 from scool.experiment.progress import identity_of, open_run
 from scool.experiment.result import Result
 from scool.experiment.rows import describe_round
+from scool.experiment.stopping import Stop
 from scool.models import ModelConfig, initial_params, parameters_of
 from scool.recording.clients import write_clients
-from scool.types import Params
+from scool.types import Params, Tree
 
 Model = nn.Module | str | ModelConfig | Callable[[], nn.Module]
 
@@ -95,35 +99,49 @@ def fit(
         precision: of the products in local training, `float32` or `bf16`; models, updates, cross
             losses and scores are float32 (TF32 on a GPU) in both.
 
+    In a process group of torch (see `docs/scale.md`) every rank calls this with the same arguments
+    and holds some of the clients; the first one writes the records.
+
     Returns:
-        the models, their scores, the graph of every round, and what it cost.
+        the models, their scores, the graph of every round, and what it cost. Of several ranks the
+        first has all models, the others have those of their clients.
     """
     require(rounds >= 1, "rounds", rounds, "give at least 1")
     require(eval_every >= 1, "eval_every", eval_every, "give at least 1")
     require(checkpoint_every >= 1, "checkpoint_every", checkpoint_every, "give at least 1")
     require(client_chunk >= 0, "client_chunk", client_chunk, "give 0 (automatic) or more")
+    if config is not None:
+        where = None if out is None else str(Path(out).absolute())
+        announce({"config": dict(config), "out": where, "resume": resume})
+    ranks = Ranks()
     federation = prepare_data(federation, algorithm, seed)
     module, theta0 = prepare_model(model, federation, seed)
-    engine = LocalEngine(
-        federation,
-        module,
-        seed=seed,
-        device=device,
-        client_chunk=client_chunk,
-        strict=strict,
-        precision=precision,
-    )
+    options: dict[str, Any] = {
+        "seed": seed,
+        "device": device,
+        "client_chunk": client_chunk,
+        "strict": strict,
+        "precision": precision,
+    }
+    engine: AnyEngine
+    if ranks.size == 1:
+        engine = LocalEngine(federation, module, **options)
+    else:
+        engine = ShardedEngine(federation, module, ranks=ranks, **options)
     method = method or type(algorithm).__name__
     header = _header(method, rounds, seed, engine, config)
     header["model"] = model_options(model)
     header["identity"] = identity_of(algorithm, federation, seed, theta0)
+    ranks.agree("method, data or first model", header["identity"])
     folder, progress = open_run(out, resume, header, engine, algorithm, theta0)
     if folder:
-        write_clients(folder.path, federation)
+        ranks.first(lambda: write_clients(folder.path, federation))
+    recorders = recorders if ranks.is_first else ()
     for recorder in recorders:
         recorder.start(header, progress.done)
+    stop = Stop(ranks)
     try:
-        with fitting_threads(module, federation.num_clients):
+        with fitting_threads(module, len(engine.owned)), stop.listening():
             while progress.done < rounds:
                 t = progress.done
                 is_last = t + 1 == rounds
@@ -137,12 +155,20 @@ def fit(
                 for recorder in recorders:
                     recorder.round(row, info)
                 if is_last or progress.done % checkpoint_every == 0:
-                    progress.save()
-    except KeyboardInterrupt:
-        if folder is None:
+                    progress.save(engine)
+                stop.check(info["graph"])
+                progress.settle(engine, info["graph"])
+    except RankLost as error:
+        if folder is None or not ranks.is_first:
             raise
-        progress.save()
-        folder.update_header(status="interrupted", rounds_done=progress.done)
+        saved = f"round {progress.saved} is saved, `scool resume {folder.path}` goes on from there"
+        raise RankLost(f"{error}; {saved}, with any number of ranks") from error
+    except KeyboardInterrupt:
+        if folder is None or not stop.is_agreed:
+            raise
+        progress.save(engine)
+        done = progress.done
+        ranks.first(lambda: folder.update_header(status="interrupted", rounds_done=done))
         raise Interrupted(
             f"stopped after round {progress.done} of {rounds} of {method}; the state is saved, "
             f"`scool resume {folder.path}` goes on"
@@ -152,7 +178,7 @@ def fit(
         seed=seed,
         rounds=rounds,
         seconds=progress.seconds,
-        theta={name: t.cpu() for name, t in progress.state.theta.items()},
+        theta=_models(engine, progress.state.theta),
         score=_scores(progress.history[-1]),
         history=progress.history,
         graphs=progress.graphs,
@@ -162,13 +188,21 @@ def fit(
         network=header["model"],
     )
     if folder:
-        folder.update_header(status="finished", rounds_done=rounds, result=result.summary())
+        about = {"rounds_done": rounds, "result": result.summary()}
+        ranks.first(lambda: folder.update_header(status="finished", **about))
     for recorder in recorders:
         recorder.end(result)
     return result
 
 
-def _check_anybody(engine: LocalEngine) -> None:
+def _models(engine: AnyEngine, theta: Tree) -> Tree:
+    """The models on the CPU: all of them, but of several ranks only the first has all."""
+    if isinstance(engine, ShardedEngine):
+        return engine.collect(theta)
+    return {name: t.cpu() for name, t in theta.items()}
+
+
+def _check_anybody(engine: AnyEngine) -> None:
     """Stop when there is nobody left to learn."""
     if not bool(engine.active.any()):
         why = ", ".join(sorted(set(engine.quarantined.values())))
@@ -184,7 +218,7 @@ def _scores(row: Mapping[str, Any]) -> Tensor:
 
 
 def _header(
-    method: str, rounds: int, seed: int, engine: LocalEngine, config: Mapping[str, Any] | None
+    method: str, rounds: int, seed: int, engine: AnyEngine, config: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """What `run.json` says about a run: enough to repeat it and to judge its numbers."""
     from scool import __version__
@@ -209,6 +243,7 @@ def _header(
             "machine": platform.machine(),
             "system": platform.system(),
             "threads": torch.get_num_threads(),
+            "ranks": engine.ranks.size if isinstance(engine, ShardedEngine) else 1,
         },
         "command": [Path(sys.argv[0]).name.replace("__main__.py", "scool"), *sys.argv[1:]],
     }

@@ -14,6 +14,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from scool.errors import ModelError
+from scool.models.dropout import StreamDropout
 from scool.randomness import derive
 from scool.types import Params, Tree
 
@@ -81,6 +82,7 @@ class Functional:
         check_stackable(module)
         self.module = module
         self.has_dropout = any(_draws(layer) for layer in module.modules())
+        self._drops = [layer for layer in module.modules() if isinstance(layer, StreamDropout)]
         self._found: _Findings = module.__dict__.setdefault("_scool_findings", _Findings())
         if any(isinstance(layer, nn.MultiheadAttention) for layer in module.modules()):
             self._found.plain_attention = True
@@ -99,6 +101,17 @@ class Functional:
             raise
         except Exception as error:
             return self._second_try(params, x, error)
+
+    @contextmanager
+    def drawing(self, stream: Tensor) -> Iterator[None]:
+        """Dropout by the numbers of a stream, a scalar tensor."""
+        for layer in self._drops:
+            layer.stream = stream
+        try:
+            yield
+        finally:
+            for layer in self._drops:
+                layer.stream = None
 
     def alone(self, params: Params, x: Tensor) -> Tensor:
         """One client, outside of `vmap`: the module as torch runs it."""

@@ -5,7 +5,7 @@ same file to the byte; times are kept apart in `timing.jsonl`.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, final
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from scool.errors import RunError
 from scool.recording.atomic import write_bytes, write_json
 from scool.recording.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from scool.recording.shards import forget_parts, take_rows
 
 KEPT = 2  # checkpoints that stay: the newest, and the one before in case it gets damaged
 
@@ -143,10 +144,13 @@ class RunFolder:
         save_checkpoint(self.path / f"checkpoint-{rounds:06d}.safetensors", rounds, tensors)
         for old in self._checkpoints()[:-KEPT]:
             old.unlink()
+        forget_parts(self.path)
 
-    def last_checkpoint(self) -> Checkpoint | None:
+    def last_checkpoint(
+        self, clients: Tensor | None = None, stacked: Collection[str] | None = None
+    ) -> Checkpoint | None:
         """The newest checkpoint whose rounds all have their line in `metrics.jsonl`, verified;
-        None where there is none."""
+        None where there is none. With the rows of all clients, or of some (see `take_rows`)."""
         recorded = len(self.rows())
         files = [f for f in self._checkpoints() if int(f.stem.split("-")[1]) <= recorded]
-        return load_checkpoint(files[-1]) if files else None
+        return take_rows(load_checkpoint(files[-1]), self.path, clients, stacked) if files else None

@@ -1,0 +1,230 @@
+"""Several processes for one command: started here (`--ranks 2`), or by torchrun."""
+
+import datetime
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore  # pyright: ignore
+
+from scool.engines.sharded_jobs import Jobs, lead
+from scool.engines.sharded_ranks import RankLost
+from scool.errors import ConfigError, QuarantineError, RunError, ScoolError, require
+from scool.experiment.config import RunConfig, execute
+from scool.experiment.run import Interrupted
+
+LOOPBACK = "127.0.0.1"
+START = 120  # seconds that the ranks may take to find each other
+END = 5.0  # seconds that followers may take to end by themselves after a good run
+
+
+def time_out() -> datetime.timedelta:
+    """How long a rank waits for another before it takes it for dead: SCOOL_RANK_TIMEOUT."""
+    text = os.environ.get("SCOOL_RANK_TIMEOUT", "300")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    require(seconds > 0, "SCOOL_RANK_TIMEOUT", text, "give seconds, e.g. 300")
+    return datetime.timedelta(seconds=seconds)
+
+
+def goes_on(out: Path | None) -> bool:
+    """Whether this is a run that torchrun has started again, after a rank was lost.
+
+    Raises:
+        ConfigError: torchrun may restart us, and nobody could tell where the records are.
+    """
+    may_restart = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
+    if may_restart and out is None:
+        raise ConfigError(
+            "out = None is not possible with --max-restarts of torchrun: give --out, so that a "
+            "restart finds what was done"
+        )
+    is_again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return is_again and out is not None and (out / "run.json").is_file()
+
+
+@contextmanager
+def leading(ranks: int) -> Iterator[None]:
+    """Lead so many local ranks, or those of torchrun, for the runs inside. In a process of
+    torchrun that is not the first, this takes part in them and ends."""
+    require(ranks >= 1, "ranks", ranks, "give 1 or more")
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size > 1 and ranks > 1:
+        raise ConfigError(
+            f"ranks = {ranks} is not possible under torchrun, which has started {size} ranks: "
+            "leave --ranks out"
+        )
+    if size > 1:
+        store = _meet(size)
+        if int(os.environ["RANK"]) > 0:
+            sys.exit(_follow(store))
+        with _led(store):
+            yield
+    elif ranks > 1:
+        with _local(ranks):
+            yield
+    else:
+        yield
+
+
+def follow() -> None:
+    """One of the local ranks that `_local` starts."""
+    size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+    wait = datetime.timedelta(seconds=START)
+    store = TCPStore(LOOPBACK, int(os.environ["MASTER_PORT"]), size, False, wait)
+    store.set(f"ready/{rank}", "yes")
+    _join(store, rank, size)
+    sys.exit(_follow(store))
+
+
+# ---------------------------------------------------------------------- how ranks find each other
+
+
+def _meet(size: int) -> Store:
+    """A store of this run alone, kept by the first rank.
+
+    torchrun offers one that outlives restarts; what dead ranks left in it keeps new ones from
+    finding each other (pytorch#135712). So that one only tells where ours is.
+    """
+    rank, host = int(os.environ["RANK"]), os.environ["MASTER_ADDR"]
+    is_agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    wait = datetime.timedelta(seconds=START)
+    try:
+        found = TCPStore(
+            host, int(os.environ["MASTER_PORT"]), size, rank == 0 and not is_agents, wait
+        )
+        key = f"scool/port/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        if rank == 0:
+            store = TCPStore(host, 0, size, True, wait, wait_for_workers=False)
+            found.set(key, str(store.port))
+        else:
+            store = TCPStore(host, int(found.get(key)), size, False, wait)
+        _join(store, rank, size)
+    except RuntimeError as error:
+        raise RankLost(
+            f"rank {rank} of {size} cannot reach the others ({str(error).splitlines()[0]}): "
+            "are all machines up, and is the rendezvous address right?"
+        ) from error
+    return store
+
+
+def _join(store: Store, rank: int, size: int) -> None:
+    has_gpus = torch.cuda.is_available() and dist.is_nccl_available()
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if has_gpus else "gloo",
+        store=PrefixStore("group", store),
+        rank=rank,
+        world_size=size,
+        timeout=time_out(),
+    )
+
+
+@contextmanager
+def _led(store: Store) -> Iterator[None]:
+    jobs = Jobs(store)
+    lead(jobs)
+    try:
+        yield
+    finally:
+        lead(None)
+        jobs.announce(None)
+    dist.destroy_process_group()  # after an error there is nobody to take leave of
+
+
+def _follow(store: Store) -> int:
+    """Take part in the runs that the first rank announces; the exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first rank decides when all stop
+    rank, jobs = os.environ["RANK"], Jobs(store)
+    try:
+        for job in jobs:
+            out = None if job["out"] is None else Path(job["out"])
+            try:
+                execute(RunConfig.from_dict(job["config"]), out=out, resume=job["resume"])
+            except (QuarantineError, Interrupted):
+                continue  # all ranks alike; the first one knows what comes next
+    except RankLost as error:
+        print(f"scool: {error}", file=sys.stderr)
+        return 1
+    except ScoolError as error:
+        if not jobs.is_over():  # else the first rank has said it
+            print(f"scool: rank {rank}: {error}", file=sys.stderr)
+        return 2
+    except RuntimeError as error:
+        print(f"scool: rank {rank}: the first rank is gone ({error})", file=sys.stderr)
+        return 1
+    dist.destroy_process_group()
+    return 0
+
+
+# ---------------------------------------------------------------------- on this machine
+
+
+@contextmanager
+def _local(size: int) -> Iterator[None]:
+    """This process as the first rank, and the others as its children, on the loopback address."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback_interface())
+    listener = socket.create_server((LOOPBACK, 0))  # the store would listen on all addresses
+    port, wait = listener.getsockname()[1], datetime.timedelta(seconds=START)
+    store = TCPStore(
+        LOOPBACK, port, size, True, wait, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
+    threads = max(1, torch.get_num_threads() // size)
+    mine = {"WORLD_SIZE": str(size), "MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port)}
+    mine |= {"OMP_NUM_THREADS": str(threads)}
+    followers = [
+        subprocess.Popen(
+            [sys.executable, "-c", "from scool.cli.ranks import follow; follow()"],
+            env=os.environ | mine | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the first rank
+        )
+        for rank in range(1, size)
+    ]
+    before, patience = torch.get_num_threads(), 1.0
+    torch.set_num_threads(threads)
+    try:
+        _await(store, followers)
+        _join(store, 0, size)
+        with _led(store):
+            yield
+        patience = END
+    finally:
+        torch.set_num_threads(before)
+        _end(followers, patience)
+
+
+def _await(store: Store, followers: Sequence[subprocess.Popen]) -> None:
+    """Wait until all followers are there; one that cannot even start is noticed at once."""
+    until = time.monotonic() + START
+    while not store.check([f"ready/{rank}" for rank in range(1, len(followers) + 1)]):
+        if any(child.poll() is not None for child in followers) or time.monotonic() > until:
+            raise RunError("a rank did not start: its message says why")
+        time.sleep(0.02)
+
+
+def _end(followers: Sequence[subprocess.Popen], patience: float) -> None:
+    """Wait for so many seconds; who is still there, perhaps because it hangs, is ended."""
+    until = time.monotonic() + patience
+    for follower in followers:
+        try:
+            follower.wait(max(0.01, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            follower.kill()
+            follower.wait()
+
+
+def _loopback_interface() -> str:
+    """lo on Linux, lo0 on macOS."""
+    names = [name for _, name in socket.if_nameindex()]
+    return next((name for name in names if name in ("lo", "lo0")), names[0])

@@ -1,0 +1,203 @@
+"""`scool reproduce WHAT`: the paper's table, figures and ablations, run or put together again."""
+
+import json as json_module
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from scool.cli.console import Console
+from scool.cli.live import duration
+from scool.contracts import Recorder
+from scool.errors import ConfigError, RunError, nearest
+from scool.experiment.reproduction.plan import TARGETS, Job, Study, choose_rows, jobs_of
+from scool.experiment.reproduction.rows import Row
+from scool.experiment.reproduction.running import run_jobs
+from scool.experiment.run import Interrupted
+from scool.recording.atomic import write_bytes
+from scool.recording.folder import make_folder
+from scool.report.reproduced import Measured, collect, summarise_row
+from scool.report.reproduced_figures import figures_of, write_figures
+from scool.report.reproduced_tables import (
+    Summary,
+    as_json,
+    as_latex,
+    as_markdown,
+    fill_page,
+    table_csv,
+)
+
+ABOUT = {
+    "table1": "every row of the paper's table, beside the paper's accuracies",
+    "convergence": "accuracy and training loss over local epochs; the runs of table1",
+    "graphs": "heat maps of the mixing weights over rounds, SBM and attention",
+    "graph-error": "L1 distance to the true graph over the first 20 rounds",
+    "budget": "accuracy with 2, 5, 8 and 10 % of the clients as peers, over bytes",
+    "ablations": "one change at a time; --methods takes families, too",
+}
+
+
+@dataclass(frozen=True)
+class ReproduceCommand:
+    """Options of `scool reproduce`. The same command goes on after a stop or a kill."""
+
+    dataset: str = "cifar10"
+    """cifar10, cifar100 or mini_imagenet."""
+    setting: Literal["noniid", "sbm"] = "noniid"
+    """The paper's partitions: non-IID and non-IID SBM."""
+    seeds: int = 1
+    """How many, from --seed on."""
+    seed: int = 0
+    """The first seed."""
+    methods: str = ""
+    """Rows, methods or families with commas between; default: all. --list shows them."""
+    out: Path | None = None
+    """Folder that runs, tables and figures are added to; default: runs/reproduction."""
+    results: tuple[Path, ...] = ()
+    """Run nothing: take the records below these folders. Prints; files only with --out."""
+    rounds: int = 0
+    """Most rounds of a run, to shorten; 0: as the row says."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    data_dir: str | None = None
+    """Where data files lie; default: $SCOOL_DATA, else ./data."""
+    clients: int = 0
+    """Number of clients; 0: 100, as in the paper."""
+    verify_checksums: bool = True
+    """Check data files against the official sizes and checksums."""
+    page: Path | None = None
+    """Also put the tables into this Markdown page, between its markers."""
+    list: bool = False
+    """Show the runs asked for and what is done of them; run nothing."""
+    json: bool = False
+    """Print JSON instead of Markdown."""
+    quiet: bool = False
+    """No progress on stderr."""
+
+    @property
+    def study(self) -> Study:
+        return Study(
+            dataset=self.dataset,
+            setting=self.setting,
+            seeds=self.seeds,
+            seed=self.seed,
+            rounds=self.rounds,
+            device=self.device,
+            data_dir=self.data_dir,
+            clients=self.clients,
+            verify_checksums=self.verify_checksums,
+        )
+
+
+def usage() -> str:
+    lines = [f"  {name:<12} {about}" for name, about in ABOUT.items()]
+    return (
+        "usage: scool reproduce WHAT [options]      (scool reproduce WHAT --help lists them)\n\n"
+        + "\n".join(lines)
+    )
+
+
+def reproduce(arguments: Sequence[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage())
+        return 0 if arguments else 2
+    target, *rest = arguments
+    if target not in TARGETS:
+        raise ConfigError(f"unknown reproduction {target!r}: {nearest(target, TARGETS)}")
+    prog = f"scool reproduce {target}"
+    command = tyro.cli(ReproduceCommand, args=rest, prog=prog, description=ABOUT[target])
+    study, rows = command.study, choose_rows(target, command.methods)
+    out = command.out or (None if command.results else Path("runs") / "reproduction")
+    if command.list:
+        _show(jobs_of(study, rows, out or Path("runs") / "reproduction"))
+        return 0
+    if command.results:
+        _report(target, study, rows, command.results, out, command)
+        return 0
+    assert out is not None
+    try:
+        _run(jobs_of(study, rows, out), command.quiet)
+    except Interrupted:
+        with suppress(RunError):  # what is there so far is shown, if anything is
+            _report(target, study, rows, [out], out, command)
+        raise
+    _report(target, study, rows, [out], out, command)
+    return 0
+
+
+def _run(jobs: Sequence[Job], quiet: bool) -> None:
+    @contextmanager
+    def watch(job: Job) -> Iterator[Recorder]:
+        with Console(job.config.settings.rounds, quiet=quiet) as console:
+            yield console
+
+    def say(words: str, left: float | None) -> None:
+        if not quiet:
+            rest = "" if left is None else f"; all that is left: about {duration(left)}"
+            print(f"{words}{rest}", file=sys.stderr, flush=True)
+
+    run_jobs(jobs, watch, say)
+
+
+def _show(jobs: Sequence[Job]) -> None:
+    """The plan, a line a run."""
+    for job in jobs:
+        path = job.folder / "run.json"
+        status = json_module.loads(path.read_text())["status"] if path.is_file() else "to do"
+        print(f"{status:<12} {job.config.settings.rounds:>6} rounds  {job.folder}")
+
+
+def _report(
+    target: str,
+    study: Study,
+    rows: Sequence[Row],
+    folders: Sequence[Path],
+    out: Path | None,
+    command: ReproduceCommand,
+) -> None:
+    """Tables to stdout and, with the figures, to files."""
+    measured, notes = collect(study, rows, folders)
+    if not measured:
+        raise RunError(
+            f"no finished run of {target}, {study.name} is in "
+            f"{', '.join(map(str, folders))}: check --dataset, --setting and --methods"
+        )
+    summaries = [summarise_row(row, study, measured) for row in measured]
+    missing = [row.name for row in rows if row.name not in {s["row"] for s in summaries}]
+    if missing:
+        notes.append(f"no finished run of: {', '.join(dict.fromkeys(missing))}")
+    if out is not None:
+        notes += _draw(target, study, measured, out)
+        _write(target, study, summaries, notes, out)
+    if command.page is not None:
+        fill_page(command.page, target, study, summaries, folders)
+    printed = as_json if command.json else as_markdown
+    print(printed(target, study, summaries, notes), end="")
+
+
+def _draw(target: str, study: Study, measured: Sequence[Measured], out: Path) -> list[str]:
+    """The figures of a target as files; words on what cannot be drawn."""
+    try:
+        write_figures(figures_of(target, measured), out / "figures", study.name)
+    except RunError as error:
+        return [str(error)]
+    return []
+
+
+def _write(
+    target: str, study: Study, summaries: Sequence[Summary], notes: Sequence[str], out: Path
+) -> None:
+    """The tables of a target as files."""
+    make_folder(out)
+    files = {
+        "md": as_markdown(target, study, summaries, notes),
+        "csv": table_csv(summaries),
+        "tex": as_latex(target, study, summaries),
+        "json": as_json(target, study, summaries, notes),
+    }
+    for ending, text in files.items():
+        write_bytes(out / f"{target}-{study.name}.{ending}", text.encode())

@@ -1,0 +1,65 @@
+"""What each meeting of clients costs, as if each were a machine of its own: one place, so that all
+engines count alike."""
+
+import torch
+from torch import Tensor
+
+from scool.contracts import Route
+from scool.engines.ledger import Ledger
+from scool.types import Tree
+
+
+def model_bytes(tree: Tree) -> int:
+    """Bytes of one client's model on the way to another."""
+    return sum(t[0].numel() * t.element_size() for t in tree.values())
+
+
+def _between(pairs: Tensor) -> int:
+    """Pairs (K, K) of two different clients."""
+    return int((pairs & ~torch.eye(len(pairs), dtype=torch.bool)).sum())
+
+
+def count_train_at(ledger: Ledger, theta: Tree, hosts: Tensor, works: Tensor) -> None:
+    """A model goes there and back, unless it trains at home."""
+    travels = works & (hosts != torch.arange(len(hosts)))
+    ledger.add("train_at", 2 * int(travels.sum()), model_bytes(theta))
+
+
+def count_mix(ledger: Ledger, tree: Tree, w: Tensor, active: Tensor, via: Route) -> None:
+    """A model a nonzero weight; with a server each participant fetches the common model and sends
+    its own."""
+    if via == "server":
+        ledger.add("server", 2 * int((w[active] != 0).any(dim=0).sum()), model_bytes(tree))
+    elif via == "peers":
+        ledger.add("mix", _between(w != 0), model_bytes(tree))
+
+
+def count_fetch(ledger: Ledger, tree: Tree, pairs: Tensor, active: Tensor) -> None:
+    ledger.add("fetch", _between(pairs & active[:, None] & active), model_bytes(tree))
+
+
+def count_cross(ledger: Ledger, theta: Tree, pairs: Tensor) -> None:
+    """theta_i travels to j, one number comes back, and everyone learns the rows."""
+    ledger.add("cross_models", _between(pairs), model_bytes(theta))
+    ledger.add("cross_losses", _between(pairs), 4)
+    ledger.add("rows", len(pairs) * (len(pairs) - 1), 4 * int(pairs.sum(1).max()))
+
+
+def count_peers(ledger: Ledger, theta: Tree, pairs: Tensor) -> None:
+    ledger.add("peer_models", _between(pairs), model_bytes(theta))
+
+
+def count_cross_gradient(ledger: Ledger, theta: Tree, w: Tensor) -> None:
+    """The model there, the gradient back."""
+    ledger.add("cross_gradients", 2 * _between(w != 0), model_bytes(theta))
+
+
+def count_gather(ledger: Ledger, rows: Tensor, num_clients: int) -> None:
+    """Everyone's row to everyone."""
+    size = rows[0].numel() * rows.element_size()
+    ledger.add("gather", num_clients * (num_clients - 1), size)
+
+
+def count_total(ledger: Ledger, x: Tensor, num_clients: int) -> None:
+    """Everyone's part to one, the sum back."""
+    ledger.add("sum", 2 * (num_clients - 1), x.numel() * x.element_size())

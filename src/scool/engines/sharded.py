@@ -1,0 +1,438 @@
+"""The engine of several processes: every rank holds some of the clients as one stack.
+
+The K x K matrices are whole and equal on all ranks, so both ends of every transfer know the plan
+and nothing is negotiated. Models travel from rank to rank, data never do.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+import torch
+from torch import Tensor, nn
+
+from scool.contracts import Metric, Route, Trained
+from scool.contracts import Split as SplitName
+from scool.data.federation import Federation, Split
+from scool.engines.counted import (
+    count_cross,
+    count_cross_gradient,
+    count_fetch,
+    count_gather,
+    count_mix,
+    count_peers,
+    count_total,
+    count_train_at,
+    model_bytes,
+)
+from scool.engines.cross import Drawn, suits_dense
+from scool.engines.formulation import Precision
+from scool.engines.ledger import Ledger
+from scool.engines.local import LocalEngine, not_finite, resolve_device, uninformed_log_lik
+from scool.engines.placement import Placement
+from scool.engines.sharded_ranks import Ranks
+from scool.errors import ConfigError
+from scool.graph.normalise import without
+from scool.learning.cross import CrossDraw
+from scool.learning.local_sgd import LocalSGD, Pull, Rule
+from scool.types import Params, Tree
+
+
+@dataclass(frozen=True)
+class Shard(Federation):
+    """Some clients of a federation. It may lack what the others hold, so it is not checked anew."""
+
+    def __post_init__(self) -> None:
+        pass
+
+
+def cut(federation: Federation, clients: Tensor) -> Shard:
+    """The clients `clients` (n,) with the samples they use, and no others."""
+
+    def part(split: Split) -> Split:
+        index = split.index[clients]
+        used, rows = index.unique(return_inverse=True)
+        return Split(split.x[used], rows.view_as(index), split.mask[clients], split.y[clients])
+
+    return Shard(
+        name=federation.name,
+        train=part(federation.train),
+        val=part(federation.val),
+        test=part(federation.test),
+        classes=federation.classes[clients],
+        task=federation.task,
+        transform=federation.transform,
+    )
+
+
+def rank_device(name: str, rank: int) -> str:
+    """The device of a rank: on a machine with GPUs, one each."""
+    local_rank = int(os.environ.get("LOCAL_RANK", rank))  # on its own machine, says torchrun
+    device = resolve_device(name)
+    if device.type != "cuda" or device.index is not None:
+        return str(device)
+    count = torch.cuda.device_count()
+    if local_rank >= count:
+        raise ConfigError(
+            f"device = {name!r} is not possible: this machine has {count} GPUs and more ranks. "
+            f"Start {count} ranks on it, or use --device cpu"
+        )
+    return f"cuda:{local_rank}"
+
+
+def _rows(tree: Tree, rows: Tensor) -> Tree:
+    """Some rows of a tree; the tree itself where these are all, in order."""
+    if len(rows) == len(next(iter(tree.values()))):
+        return tree
+    return {name: stacked[rows.to(stacked.device)] for name, stacked in tree.items()}
+
+
+@final
+class ShardedEngine:
+    """Holds the clients of one rank. See `contracts.Engine` for what each verb promises."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        module: nn.Module,
+        *,
+        seed: int,
+        ranks: Ranks,
+        device: str = "auto",
+        client_chunk: int = 0,
+        strict: bool = False,
+        precision: Precision = "float32",
+        placement: Placement | None = None,
+    ) -> None:
+        self.ranks = ranks
+        self.federation = federation
+        self.seed = seed
+        self.strict = strict
+        self.ledger = Ledger()
+        self.num_clients = federation.num_clients
+        self.sizes = federation.train.sizes.cpu()
+        self.val_sizes = federation.val.sizes.cpu()
+        self.truth = federation.truth
+        self.quarantined: dict[int, str] = {}
+        self._options: dict[str, Any] = {
+            "module": module,
+            "seed": seed,
+            "device": rank_device(device, ranks.rank),
+            "client_chunk": client_chunk,
+            "precision": precision,
+        }
+        self._settle(placement or Placement.even(self.num_clients, ranks.size))
+        self.device, self.dtype = self._stack.device, self._stack.dtype
+        self._share_quarantine()
+
+    def _settle(self, placement: Placement) -> None:
+        """Hold the clients that a placement gives to this rank."""
+        self.placement = placement
+        self._mine = placement.held[self.ranks.rank]  # (n,) ids, on the CPU
+        shard = cut(self.federation, self._mine)
+        self._stack = LocalEngine(shard, ids=self._mine, **self._options)
+        self.owned = self._mine.to(self._stack.device)
+
+    def move(self, placement: Placement, tree: Tree) -> Tree:
+        """Hold other clients from now on; the rows of a tree go with them."""
+        placed = torch.arange(self.ranks.size)[:, None] == placement.holder  # (ranks, K)
+        count = placement.counts[self.ranks.rank]
+        out = {name: t.new_empty(count, *t.shape[1:]) for name, t in tree.items()}
+        for ids, rows in self._visits("move", tree, placed):
+            stay = placed[self.ranks.rank, ids].nonzero()[:, 0]
+            to = placement.position[ids[stay]].to(self.device)
+            for name, t in _rows(rows, stay).items():
+                out[name][to] = t
+        self._settle(placement)
+        self.restore_quarantine(self.quarantined)
+        return out
+
+    @property
+    def uniform_log_lik(self) -> float:
+        return uninformed_log_lik(self.federation, self.active)
+
+    @property
+    def active(self) -> Tensor:
+        mask = torch.ones(self.num_clients, dtype=torch.bool)
+        mask[list(self.quarantined)] = False
+        return mask
+
+    def restore_quarantine(self, reasons: Mapping[int, str]) -> None:
+        """Take up the quarantine of a checkpoint."""
+        self.quarantined |= reasons
+        rows = dict(zip(self._mine.tolist(), range(len(self._mine)), strict=True))
+        self._stack.restore_quarantine({rows[i]: why for i, why in reasons.items() if i in rows})
+
+    def replicate(self, theta0: Params) -> Tree:
+        return self._stack.replicate(theta0)
+
+    # ------------------------------------------------------------------ local learning
+
+    def train(
+        self,
+        theta: Tree,
+        sgd: LocalSGD,
+        round: int,
+        among: Tensor | None = None,
+        pull: Pull | None = None,
+        only: frozenset[str] | None = None,
+    ) -> Trained:
+        chosen = self.active if among is None else self.active & among.cpu()
+        self.ledger.add_samples(int(sgd.samples_per_round(self.sizes, round)[chosen].sum()))
+        found = self._stack.train(theta, sgd, round, chosen[self._mine], pull, only)
+        self._share_quarantine()
+        return Trained(found.theta, self._rows(found.loss))
+
+    def train_at(self, theta: Tree, hosts: Tensor, sgd: LocalSGD, round: int) -> Trained:
+        hosts, active = hosts.cpu(), self.active
+        works = (hosts >= 0) & active & active[hosts.clamp(min=0)]
+        count_train_at(self.ledger, theta, hosts, works)
+        self.ledger.add_samples(int(sgd.samples_per_round(self.sizes, round)[hosts[works]].sum()))
+        rule = Rule(sgd.at_round(round))
+        holder = self.placement.holder[hosts.clamp(min=0)]
+        wanted = (holder == torch.arange(self.ranks.size)[:, None]) & works  # (ranks, K)
+        out = {name: stacked.clone() for name, stacked in theta.items()}
+        loss = torch.full((self.num_clients,), torch.nan, dtype=torch.float64)
+
+        def work(ids: Tensor, models: Tree) -> Tree:
+            positions = self.placement.position[hosts[ids]]
+            trained, loss[ids] = self._steps_at(models, positions, rule, round)
+            return trained
+
+        for rows, trained in self._errands("train_at", theta, wanted, work):
+            for name, stacked in trained.items():
+                out[name][rows] = stacked
+        values = self.ranks.gather(loss[wanted[self.ranks.rank]], wanted.sum(dim=1).tolist())
+        loss[wanted.nonzero()[:, 1]] = values  # rank after rank
+        return Trained(out, loss)
+
+    def _steps_at(self, models: Tree, hosts: Tensor, rule: Rule, round: int) -> tuple[Tree, Tensor]:
+        """m models after the steps of the clients in rows `hosts` (m,), and the losses (m,)."""
+        out = {name: torch.empty_like(stacked) for name, stacked in models.items()}
+        loss = torch.full((len(hosts),), torch.nan, dtype=torch.float64)
+
+        def work(rows: Tensor) -> None:
+            part, where = _rows(models, rows), hosts.to(self.device)[rows]
+            trained, mean, stops = self._stack._local_steps(part, where, rule, None, round)
+            loss[rows.cpu()] = mean.where(stops < 0, torch.nan)
+            for name, stacked in trained.items():
+                out[name][rows] = stacked
+
+        self._stack._room.each(torch.arange(len(hosts), device=self.device), work)
+        return out, loss
+
+    def gradient(self, theta: Tree, split: SplitName) -> Trained:
+        self.ledger.add_samples(int(self.sizes[self.active].sum()) if split == "train" else 0)
+        found = self._stack.gradient(theta, split)
+        return Trained(found.theta, self._rows(found.loss))
+
+    # ------------------------------------------------------------------ meeting others
+
+    def mix(self, w: Tensor, tree: Tree, via: Route = "peers") -> Tree:
+        active = self.active
+        w = without(w.double().cpu(), active)
+        count_mix(self.ledger, tree, w, active, via)
+        used = w.where(active, 0.0)  # 0 times infinity is NaN: keep the quarantined out of sums
+        mine = w[self._mine]
+        out: Tree = {}
+        for ids, models in self._visits("mix", tree, self.placement.wanted(used != 0)):
+            mixer = used[self._mine][:, ids].to(self.device, self.dtype)
+            idle = (~active[ids]).to(self.device)
+            for name, t in models.items():
+                if bool(idle.any()):
+                    t = t.masked_fill(idle.view(-1, *[1] * (t.dim() - 1)), 0.0)
+                part = mixer @ t.flatten(1)
+                out[name] = part.add_(out[name]) if name in out else part
+        idle = (~active[self._mine]).to(self.device)
+        own = mine.gather(1, self._mine[:, None])[:, 0].to(self.device, self.dtype)
+        for name, t in tree.items():
+            mixed, shape = out[name].view_as(t), (-1, *[1] * (t.dim() - 1))
+            if bool(idle.any()):
+                mixed = torch.where(idle.view(shape), t * own.view(shape), mixed)
+            out[name] = mixed
+        return out
+
+    def fetch(self, tree: Tree, pairs: Tensor) -> None:
+        count_fetch(self.ledger, tree, pairs.cpu(), self.active)
+
+    def cross_loss(self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int) -> Tensor:
+        active = self.active
+        pairs = pairs.cpu() & active[:, None] & active
+        count_cross(self.ledger, theta, pairs)
+        return self._losses(theta, pairs, draw, round, "train")
+
+    def peer_loss(
+        self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int, split: SplitName = "train"
+    ) -> Tensor:
+        active = self.active
+        pairs = pairs.cpu() & active[:, None] & active
+        count_peers(self.ledger, theta, pairs)
+        return self._losses(theta, pairs.T, draw, round, split).T
+
+    def _losses(
+        self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int, split: SplitName
+    ) -> Tensor:
+        """(K, K) losses of theta_i on a draw of D_j: the models travel to the data."""
+        samples = self._stack.samples(split)
+        drawn = Drawn(samples, draw, self.num_clients, round, self.seed, self.owned)
+        is_dense = suits_dense(pairs, draw)
+        mine = pairs[:, self._mine]  # (K, n)
+        losses = torch.full(mine.shape, torch.nan, dtype=torch.float64)
+        for ids, models in self._visits("cross_models", theta, self.placement.wanted(pairs.T)):
+            rows = mine[ids].any(dim=1).nonzero()[:, 0]
+            if len(rows):
+                ids, models = ids[rows], _rows(models, rows)
+                readers = ids.to(self.device)
+                losses[ids] = self._stack.try_models(models, readers, mine[ids], drawn, is_dense)
+        counts = [int(pairs[:, held].sum()) for held in self.placement.held]
+        values = self.ranks.gather(losses.T[mine.T], counts)  # only what was measured travels
+        order = torch.cat(self.placement.held)
+        out = torch.full((self.num_clients, self.num_clients), torch.nan, dtype=torch.float64)
+        out[pairs.T[order]] = values
+        return out[order.argsort()].T
+
+    def cross_gradient(self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int) -> Tree:
+        active = self.active
+        w = without(w.double().cpu(), active) * active[:, None]
+        count_cross_gradient(self.ledger, theta, w)
+        samples = 0
+        out = {name: torch.zeros_like(t) for name, t in theta.items()}
+
+        def work(ids: Tensor, models: Tree) -> Tree:
+            nonlocal samples
+            weights = w[ids][:, self._mine]
+            gradients, taken = self._stack.first_batch_gradients(models, weights, sgd, round)
+            samples += taken
+            return gradients
+
+        wanted = self.placement.wanted((w != 0).T)
+        for rows, gradients in self._errands("cross_gradients", theta, wanted, work):
+            for name, g in gradients.items():
+                out[name][rows] += g
+        self.ledger.add_samples(int(self.ranks.total(torch.tensor([samples]))[0]))
+        return out
+
+    def squared_distances(self, tree: Tree) -> Tensor:
+        def distances(mine: Tensor, theirs: Tensor) -> Tensor:
+            mode = "donot_use_mm_for_euclid_dist"
+            return torch.cdist(mine, theirs, compute_mode=mode).square()
+
+        return self._all_pairs("squared_distances", tree, tree, distances)
+
+    def inner(self, a: Tree, b: Tree) -> Tensor:
+        return self._all_pairs("inner", a, b, lambda mine, theirs: mine @ theirs.T)
+
+    def gather(self, rows: Tensor) -> Tensor:
+        count_gather(self.ledger, rows, self.num_clients)
+        return self._rows(rows)
+
+    def total(self, x: Tensor) -> Tensor:
+        count_total(self.ledger, x, self.num_clients)
+        return self.ranks.total(x)
+
+    # ------------------------------------------------------------------ how good
+
+    def measure(self, theta: Tree, split: SplitName, metric: Metric) -> Tensor:
+        return self._rows(self._stack.measure(theta, split, metric))
+
+    def collect(self, tree: Tree) -> Tree:
+        """All K rows on the first rank, in the memory of its CPU; elsewhere the rows held there."""
+        wanted = torch.zeros(self.ranks.size, self.num_clients, dtype=torch.bool)
+        wanted[0] = True
+        if not self.ranks.is_first:
+            for _ in self._visits("collect", tree, wanted):
+                pass
+            return {name: t.cpu() for name, t in tree.items()}
+        whole = {
+            n: t.new_empty(self.num_clients, *t.shape[1:], device="cpu") for n, t in tree.items()
+        }
+        for ids, rows in self._visits("collect", tree, wanted):
+            for name, t in rows.items():
+                whole[name][ids] = t.cpu()
+        return whole
+
+    # ------------------------------------------------------------------ inside
+
+    def _visits(self, purpose: str, tree: Tree, wanted: Tensor) -> Iterator[tuple[Tensor, Tree]]:
+        """(ids, their rows): first all clients held here, then those of each other rank that this
+        one wants, once each. `wanted` (ranks, K) is equal everywhere. Between two ranks in turn,
+        so that no more than one other shard is here at a time.
+        """
+        yield self._mine, tree
+        self._count(purpose, tree, wanted)
+        for hop in range(1, self.ranks.size):
+            ids, sent = self._hop(wanted, hop)
+            guests = self._trade(_rows(tree, sent), -hop, len(ids), tree, hop)
+            if len(ids):
+                yield ids, guests
+
+    def _errands(
+        self, purpose: str, tree: Tree, wanted: Tensor, work: Callable[[Tensor, Tree], Tree]
+    ) -> Iterator[tuple[Tensor, Tree]]:
+        """Rows travel to the ranks that want them, `work(ids, rows)` is done there, and what comes
+        of it travels back: (positions here, results), for every rank that had some."""
+        self._count(purpose, tree, wanted, times=2)
+        for hop in range(self.ranks.size):
+            ids, sent = self._hop(wanted, hop)
+            guests = _rows(tree, sent)
+            if hop:
+                guests = self._trade(guests, -hop, len(ids), tree, hop)
+            done = work(ids, guests) if len(ids) else {}
+            if hop:
+                done = self._trade(done, hop, len(sent), tree, -hop)
+            if len(sent):
+                yield sent.to(self.device), done
+
+    def _hop(self, wanted: Tensor, hop: int) -> tuple[Tensor, Tensor]:
+        """The ids that come from `hop` ranks ahead, and the positions that go as far back."""
+        ranks, rank = self.ranks, self.ranks.rank
+        ahead, behind = (rank + hop) % ranks.size, (rank - hop) % ranks.size
+        theirs = self.placement.held[ahead]
+        coming = theirs[wanted[rank, theirs]]
+        return coming, wanted[behind, self._mine].nonzero()[:, 0]
+
+    def _trade(self, outgoing: Tree, to: int, incoming: int, like: Tree, source: int) -> Tree:
+        """Send to the rank `to` ahead, receive from the one `source` ahead."""
+        size, rank = self.ranks.size, self.ranks.rank
+        receiver, sender = (rank + to) % size, (rank + source) % size
+        return self.ranks.trade(outgoing, receiver, incoming, like, sender)
+
+    def _count(self, purpose: str, tree: Tree, wanted: Tensor, times: int = 1) -> None:
+        """What travels between ranks, all of them together."""
+        abroad = wanted & (self.placement.holder != torch.arange(self.ranks.size)[:, None])
+        self.ranks.ledger.add(purpose, times * int(abroad.sum()), model_bytes(tree))
+
+    def _all_pairs(
+        self, purpose: str, a: Tree, b: Tree, compare: Callable[[Tensor, Tensor], Tensor]
+    ) -> Tensor:
+        """(K, K) float64: a number for each pair of rows, summed over the tensors."""
+        total = torch.zeros(len(self._mine), self.num_clients, device=self.device, dtype=self.dtype)
+        everyone = torch.ones(self.ranks.size, self.num_clients, dtype=torch.bool)
+        for ids, others in self._visits(purpose, b, everyone):
+            columns = ids.to(self.device)
+            for name, t in a.items():
+                total[:, columns] += compare(t.flatten(1), others[name].flatten(1))
+        return self._rows(total.double().cpu())
+
+    def _rows(self, mine: Tensor) -> Tensor:
+        """Rows of the clients held here -> rows of all K, in order."""
+        if self.ranks.size == 1:
+            return mine
+        return self.placement.in_order(self.ranks.gather(mine, self.placement.counts))
+
+    def _share_quarantine(self) -> None:
+        """Tell the others who went into quarantine here, and hear who did elsewhere."""
+        found = {int(self._mine[row]): why for row, why in self._stack.quarantined.items()}
+        found = {client: why for client, why in found.items() if client not in self.quarantined}
+        counts = self.ranks.gather(torch.tensor([len(found)]), [1] * self.ranks.size)
+        if not bool(counts.any()):
+            return
+        for part in self.ranks.share(found):
+            self.quarantined |= {int(client): why for client, why in part.items()}
+        if self.strict:
+            client = min(self.quarantined)
+            raise not_finite(client, self.quarantined[client])
+
+
+AnyEngine: TypeAlias = LocalEngine | ShardedEngine

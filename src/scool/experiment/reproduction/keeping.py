@@ -1,0 +1,121 @@
+"""Light records: what tables and figures need of a run, without models and most graphs.
+
+A finished run keeps `run.json`, `metrics.jsonl`, `timing.jsonl`, `graph_error.jsonl`,
+`clients.safetensors` and the graphs of a few rounds: some hundred kilobytes, fit to be committed.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+from torch import Tensor
+
+from scool.data.federation import Federation
+from scool.evaluation.graph_error import adjusted_rand, communities, graph_l1
+from scool.recording.atomic import write_bytes
+from scool.recording.folder import RunFolder
+from scool.types import Info
+
+SHOWN_ROUNDS = (1, 2, 5, 10, 20, 50)
+"""Rounds (from 1) whose graphs are kept for pictures, besides the last."""
+EARLY_ROUNDS = 20
+"""The first rounds, in each of which the graph is compared with the true one."""
+LONG = 1000
+"""Runs of more rounds keep only the rows of evaluated rounds, with sums over those between."""
+GRAPH_ERROR = "graph_error.jsonl"
+
+
+@final
+class LightRecords:
+    """A recorder: measures the early graphs against the truth, and forgets most of them."""
+
+    def __init__(self, path: Path, federation: Federation, rounds: int, *, pictures: bool) -> None:
+        self.folder = RunFolder(path)
+        self.federation = federation
+        self.kept = {rounds - 1} | ({t - 1 for t in SHOWN_ROUNDS} if pictures else set[int]())
+
+    def start(self, header: Mapping[str, Any], first_round: int) -> None:
+        """Forget what the checkpoint does not cover, and make up for rounds that it covers but
+        whose turn a stop cut off: their graphs are still there."""
+        del header
+        rows = [row for row in self.folder.rows(GRAPH_ERROR) if row["round"] < first_round]
+        done = {row["round"] for row in rows}
+        for t, graph in self.folder.graphs().items():
+            if t not in done:
+                rows += self._measure(t, graph)
+            self._forget(t)
+        _write_rows(self.folder.path / GRAPH_ERROR, sorted(rows, key=lambda row: row["round"]))
+
+    def round(self, row: Mapping[str, Any], info: Info) -> None:
+        t, graph = int(row["round"]), info["graph"]
+        assert isinstance(graph, Tensor)
+        for found in self._measure(t, graph.cpu().float()):  # as the file has it
+            self.folder.append(GRAPH_ERROR, found)
+        self._forget(t)
+
+    def _measure(self, t: int, graph: Tensor) -> list[dict[str, Any]]:
+        """The row of an early round, where the true graph is known."""
+        truth, groups = self.federation.truth, self.federation.groups
+        if t >= EARLY_ROUNDS or truth is None:
+            return []
+        row: dict[str, Any] = {"round": t, "graph_l1": graph_l1(graph, truth.cpu())}
+        if groups is not None:
+            seen = communities(graph, int(groups.unique().numel()))
+            row["graph_ari"] = adjusted_rand(seen, groups.cpu())
+        return [row]
+
+    def _forget(self, t: int) -> None:
+        if t not in self.kept:
+            (self.folder.path / "graphs" / f"{t:06d}.safetensors").unlink(missing_ok=True)
+
+    def end(self, result: Any) -> None:
+        """`tidy` does the rest, once the header says that the run is over."""
+
+
+def tidy(path: Path) -> None:
+    """Drop the models of a run that is over, and the rows between the evaluations of a long one.
+    Doing it again changes nothing."""
+    folder = RunFolder(path)
+    for file in path.glob("checkpoint-*.safetensors"):
+        file.unlink()
+    rows = folder.rows()
+    if len(rows) <= LONG:
+        return
+    evaluated = {row["round"] for row in rows if row.get("scores") is not None}
+    evaluated.add(rows[-1]["round"])
+    # The times first: the rows say which rounds they belong to as long as they are all there.
+    _write_rows(path / "timing.jsonl", thin(folder.rows("timing.jsonl"), evaluated))
+    _write_rows(path / "metrics.jsonl", thin(rows, evaluated))
+
+
+def thin(rows: Sequence[Mapping[str, Any]], kept: set[int]) -> list[dict[str, Any]]:
+    """The rows of some rounds; what was spent in the rounds before is added to the next one kept.
+
+    >>> thin([{"round": 0, "bytes": 1, "loss": 5.0}, {"round": 1, "bytes": 2, "loss": 4.0}], {1})
+    [{'round': 1, 'bytes': 3, 'loss': 4.0}]
+    """
+    found: list[dict[str, Any]] = []
+    spent: dict[str, Any] = {}
+    for row in rows:
+        spent = {name: _add(spent.get(name), row[name]) for name in _SPENT if name in row}
+        if row["round"] in kept:
+            found.append({**row, **spent})
+            spent = {}
+    return found
+
+
+_SPENT = ("messages", "bytes", "epochs", "traffic", "seconds")
+
+
+def _add(a: Any, b: Any) -> Any:
+    if a is None:
+        return b
+    if isinstance(b, Mapping):
+        return {name: a.get(name, 0) + b.get(name, 0) for name in sorted({*a, *b})}
+    return a + b
+
+
+def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+    write_bytes(path, text.encode())

@@ -1,0 +1,175 @@
+"""What a command asks for: which rows, on which data, over which seeds, and where it is kept."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scool.data.catalogue import DataConfig
+from scool.errors import require, unknown
+from scool.experiment.config import RunConfig, default_run
+from scool.experiment.options import option_names, with_options
+from scool.experiment.reproduction.ablations import ABLATIONS
+from scool.experiment.reproduction.matching import row_options
+from scool.experiment.reproduction.paper import DATASETS, SETTINGS, Setting
+from scool.experiment.reproduction.rows import BUDGET, GRAPHS, TABLE1, Row
+
+TARGETS: dict[str, tuple[Row, ...]] = {
+    "table1": TABLE1,
+    "convergence": TABLE1,
+    "graphs": GRAPHS,
+    "graph-error": GRAPHS,
+    "budget": BUDGET,
+    "ablations": ABLATIONS,
+}
+EVALUATIONS = 20
+"""In a run, evenly; the last round is always evaluated."""
+CHECKPOINTS = 4
+"""In a run, evenly: a kill costs at most a quarter of a run."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """Data, seeds and length: what all runs of a command have in common."""
+
+    dataset: str = "cifar10"
+    setting: Setting = "noniid"
+    seeds: int = 1
+    seed: int = 0
+    """The first one."""
+    rounds: int = 0
+    """Most rounds of a run; 0: as many as its row says."""
+    device: str = "auto"
+    data_dir: str | None = None
+    clients: int = 0
+    """0: 100, as in the paper."""
+    verify_checksums: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dataset", self.dataset.replace("_", "-"))
+        if self.dataset not in DATASETS:
+            unknown("dataset", self.dataset, DATASETS)
+        if self.setting not in SETTINGS:
+            unknown("setting", self.setting, SETTINGS)
+        require(self.seeds >= 1, "seeds", self.seeds, "give at least 1")
+        require(self.seed >= 0, "seed", self.seed, "give 0 or more")
+        require(self.rounds >= 0, "rounds", self.rounds, "give 0 (as the row says) or more")
+        require(self.clients >= 0, "clients", self.clients, "give 0 (as the paper) or more")
+
+    @property
+    def name(self) -> str:
+        """Of the folder of its runs and of its files."""
+        return f"{self.dataset}-{self.setting}"
+
+    @property
+    def title(self) -> str:
+        words = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "mini-imagenet": "Mini-ImageNet"}
+        kinds = {"noniid": "non-IID", "sbm": "non-IID SBM"}
+        return f"{words[self.dataset]}, {kinds[self.setting]}"
+
+    def config(self, row: Row, seed: int) -> RunConfig:
+        """The run of a row: the recipe of its method, the row's options, the common settings."""
+        data = DataConfig(
+            dataset=self.dataset,
+            partition=self.setting,
+            data_dir=self.data_dir,
+            clients=self.clients,
+            verify_checksums=self.verify_checksums,
+        )
+        start = default_run(row.method, data)
+        options = {**self._for_many_classes(start), **row.options}
+        config = with_options(start, options, f"row {row.name}")
+        rounds = min(row.rounds, self.rounds or row.rounds)
+        settings = replace(
+            config.settings,
+            rounds=rounds,
+            seed=seed,
+            device=self.device,
+            eval_every=max(1, rounds // EVALUATIONS),
+            checkpoint_every=max(1, rounds // CHECKPOINTS),
+        )
+        return replace(config, settings=settings)
+
+    def _for_many_classes(self, config: RunConfig) -> dict[str, Any]:
+        """With a hundred classes the sbm partition has ten groups of ten, not five of twenty."""
+        if self.dataset == "cifar10" or config.method.endswith("-released"):
+            return {}
+        wanted = {"num_blocks": 10, "num_clusters": 10, "fraction": 0.1}
+        known = option_names(config.algorithm)
+        return {name: value for name, value in wanted.items() if name in known}
+
+
+def folder_names(study: Study) -> dict[str, str]:
+    """The folder of each run: the name of the first row that is that run."""
+    names: dict[str, str] = {}
+    for row in (*TABLE1, *BUDGET, *ABLATIONS):
+        names.setdefault(_key(study, row), row.name)
+    return names
+
+
+def _key(study: Study, row: Row) -> str:
+    """Equal for rows that are the same run."""
+    config = study.config(row, 0)
+    return repr((config.settings.rounds, sorted(row_options(config.to_dict()).items())))
+
+
+def choose_rows(target: str, words: str = "") -> tuple[Row, ...]:
+    """The rows of a target, or those named: by row, by method, or by family of ablations.
+
+    Ablations bring along the rows they are compared with, in front of their family.
+    """
+    if target not in TARGETS:
+        unknown("target", target, TARGETS)
+    rows = TARGETS[target]
+    names = [word.strip() for word in words.split(",") if word.strip()]
+    for name in names:
+        known = {word for row in rows for word in _words(row)}
+        if name not in known:
+            unknown(f"row of {target}", name, known)
+    chosen = [row for row in rows if not names or any(name in _words(row) for name in names)]
+    return tuple(_with_references(chosen) if target == "ablations" else chosen)
+
+
+def _words(row: Row) -> set[str]:
+    return {row.name, row.method, row.family} - {""}
+
+
+def _with_references(rows: Sequence[Row]) -> list[Row]:
+    by_name: Mapping[str, Row] = {row.name: row for row in TABLE1}
+    found: list[Row] = []
+    for family in dict.fromkeys(row.family for row in rows):
+        members = [row for row in rows if row.family == family]
+        references = dict.fromkeys(row.against for row in members)
+        found += [replace(by_name[name], family=family) for name in references]
+        found += members
+    return found
+
+
+class Job(NamedTuple):
+    """One run of a plan."""
+
+    row: Row
+    config: RunConfig
+    folder: Path
+    is_first: bool
+    """Of the first seed: its graphs are kept for pictures."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.row.name}, seed {self.config.settings.seed}"
+
+
+def jobs_of(study: Study, rows: Sequence[Row], out: Path) -> list[Job]:
+    """Every run once, seed by seed, so that the runs of a seed share its clients; runs without
+    augmentation last, because their data are others."""
+    names = folder_names(study)
+    found: dict[Path, Job] = {}
+    for seed in range(study.seed, study.seed + study.seeds):
+        of_seed: list[Job] = []
+        for row in rows:
+            name = names.get(_key(study, row), row.name)
+            folder = out / study.name / name / f"seed-{seed}"
+            of_seed.append(Job(row, study.config(row, seed), folder, seed == study.seed))
+        for job in sorted(of_seed, key=lambda job: not job.config.settings.data.augment):
+            found.setdefault(job.folder, job)
+    return list(found.values())

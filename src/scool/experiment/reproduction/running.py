@@ -1,0 +1,151 @@
+"""Run a plan in one process: finished runs are skipped, stopped ones go on, data are read once."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from scool.contracts import Recorder
+from scool.data import catalogue
+from scool.data.catalogue import DataConfig
+from scool.data.federation import Federation
+from scool.data.labelled import Labelled
+from scool.errors import QuarantineError, RunError
+from scool.experiment.config import RunConfig, execute
+from scool.experiment.reproduction.keeping import LightRecords, tidy
+from scool.experiment.reproduction.matching import conflicts
+from scool.experiment.reproduction.plan import Job
+from scool.experiment.run import Interrupted
+from scool.recording.folder import RunFolder, is_taken
+
+Watch = Callable[[Job], AbstractContextManager[Recorder]]
+
+
+@dataclass
+class Shelf:
+    """Reads the files of a dataset once and shares them out for each seed."""
+
+    _pools: dict[tuple[str, Path], Labelled] = field(default_factory=dict)
+    _last: tuple[DataConfig, int, Federation] | None = None
+
+    def federation(self, data: DataConfig, seed: int) -> Federation:
+        """The clients of a seed; those of the last call are still at hand."""
+        if self._last is None or self._last[:2] != (data, seed):
+            entry = replace(catalogue.find(data.dataset), read=self._read(data))
+            self._last = (data, seed, catalogue._load_images(data, entry, seed))
+        return self._last[2]
+
+    def _read(self, data: DataConfig) -> Callable[..., Labelled]:
+        def read(root: Path, *, verify: bool) -> Labelled:
+            key = (data.dataset, root)
+            if key not in self._pools:
+                reader = catalogue.find(data.dataset).read
+                assert reader is not None
+                self._pools = {key: reader(root, verify=verify)}
+            return self._pools[key]
+
+        return read
+
+
+@dataclass
+class TimeLeft:
+    """How long the rest takes, by the runs that are done: those of the same row where there are
+    any, else all."""
+
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, job: Job, seconds: float) -> None:
+        self.seconds.setdefault(job.row.name, []).append(seconds)
+
+    def of(self, jobs: Sequence[Job]) -> float | None:
+        """None where nothing is known yet."""
+        known = [s for runs in self.seconds.values() for s in runs]
+        if not known:
+            return None
+        means = [self.seconds.get(job.row.name) or known for job in jobs]
+        return sum(sum(m) / len(m) for m in means)
+
+
+State = Literal["new", "started", "over"]
+
+
+def state_of(job: Job) -> State:
+    """How far a run has come.
+
+    Raises:
+        RunError: its folder holds something else.
+    """
+    if not (job.folder / "run.json").is_file():
+        if is_taken(job.folder):
+            raise RunError(f"{job.folder} is in the way: it is not a run of this command")
+        return "new"
+    header = RunFolder.open(job.folder).header
+    config = header.get("config") or {}
+    wrong = conflicts(config, job.config.to_dict())
+    settings = config.get("settings") or {}
+    for name in ("rounds", "seed"):
+        if settings.get(name) != getattr(job.config.settings, name):
+            wrong.append(f"settings.{name}")
+    if wrong:
+        raise RunError(
+            f"{job.folder} was made with another {wrong[0]}: finish it with what it was started "
+            "with, or choose another --out"
+        )
+    return "over" if header.get("status") in ("finished", "diverged") else "started"
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    watch: Watch,
+    say: Callable[[str, float | None], None] = lambda words, left: None,
+) -> int:
+    """Run what is not over yet; how many that were.
+
+    `say` hears before each run which one it is, and how many seconds all that are left may take.
+    A run that diverges is recorded as such, and the others go on.
+    """
+    todo: list[tuple[Job, State]] = []
+    left = TimeLeft()
+    for job in jobs:
+        state = state_of(job)
+        if state == "over":
+            tidy(job.folder)  # a kill may have come between the end of the run and this
+            rows = RunFolder.open(job.folder).rows("timing.jsonl")
+            left.add(job, sum(row["seconds"] for row in rows))
+        else:
+            todo.append((job, state))
+    shelf = Shelf()
+    for number, (job, state) in enumerate(todo):
+        rest = left.of([job for job, _ in todo[number:]])
+        words = "goes on" if state == "started" else "starts"
+        say(f"run {number + 1} of {len(todo)} {words}: {job.name}", rest)
+        began = time.monotonic()
+        try:
+            _run(job, state == "started", shelf, watch)
+        except Interrupted as stop:
+            text = str(stop).split("; ")[0]
+            raise Interrupted(f"{text}; the state is saved, the same command goes on") from None
+        left.add(job, time.monotonic() - began)
+    return len(todo)
+
+
+def _run(job: Job, resume: bool, shelf: Shelf, watch: Watch) -> None:
+    config: RunConfig = job.config
+    seed = config.settings.seed
+    federation = shelf.federation(config.settings.data, seed)
+    # The graphs of the first seed are enough for pictures; the others keep their last.
+    light = LightRecords(job.folder, federation, config.settings.rounds, pictures=job.is_first)
+    try:
+        with watch(job) as console:
+            execute(
+                config,
+                out=job.folder,
+                resume=resume,
+                recorders=[console, light],
+                federation=federation,
+            )
+    except QuarantineError as error:
+        RunFolder.open(job.folder).update_header(status="diverged", reason=str(error))
+    tidy(job.folder)

@@ -1,0 +1,184 @@
+"""The paper's figures out of measured rows, by the drawings that all reports share."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from scool.drawing.matrices import plain
+from scool.drawing.style import COLUMN, line_style, marker_of, picture, styled
+from scool.errors import RunError
+from scool.experiment.reproduction.keeping import EARLY_ROUNDS
+from scool.experiment.reproduction.rows import BUDGETS
+from scool.recording.atomic import write_bytes
+from scool.recording.folder import make_folder
+from scool.report.lines import cumulative, curve
+from scool.report.plot import as_csv
+from scool.report.plots import FEW, Plot, Row, _legend, _legend_height, _need, plot_graph_error
+from scool.report.plots_graph import Panel, _draw_panels, _edges, _order
+from scool.report.records import RunRecord
+from scool.report.reproduced import Measured, mean, named, noise, with_graph_error
+
+WIDE = 2 * COLUMN + 0.25
+"""Inches: two columns of a paper."""
+
+
+def figures_of(target: str, rows: Sequence[Measured]) -> dict[str, Plot]:
+    """The figures of a target by name; none for a table.
+
+    Raises:
+        RunError: the records lack what a figure shows.
+    """
+    if target == "convergence":
+        return {"convergence": plot_convergence(rows)}
+    if target == "graphs":
+        return {f"graphs-{row.row.name}": plot_rounds(row) for row in rows if row.records}
+    if target == "graph-error":
+        return {"graph-error": plot_early_error(rows)}
+    return {"budget": plot_budgets(rows)} if target == "budget" else {}
+
+
+def write_figures(plots: dict[str, Plot], folder: Path, ending: str) -> list[Path]:
+    """Each as PDF and PNG, with its numbers as CSV."""
+    make_folder(folder)
+    paths: list[Path] = []
+    for name, plot in plots.items():
+        files = {kind: plot.figure.render(kind, dpi=200) for kind in ("pdf", "png")}
+        files["csv"] = as_csv(plot.rows).encode()
+        for kind, content in files.items():
+            paths.append(folder / f"{name}-{ending}.{kind}")
+            write_bytes(paths[-1], content)
+    return paths
+
+
+def local_epochs(measured: Measured) -> float:
+    """Passes over its own data that a client takes in a round, on average: the paper's axis. The
+    common model of Ditto and gradients taken for neighbours are not in it."""
+    algorithm: Any = measured.config.algorithm
+    sgd = algorithm.sgd
+    clients = measured.records[0].clients
+    samples = 500.0 if clients is None else float(clients.counts["train"].sum(1).float().mean())
+    passes = sgd.steps * sgd.batch_size / samples if sgd.steps else sgd.epochs
+    return passes * getattr(algorithm, "participation", 1.0)
+
+
+def plot_convergence(rows: Sequence[Measured]) -> Plot:
+    """Test accuracy and training loss over local epochs, a line a row, a band over the seeds where
+    lines are few."""
+    table: list[Row] = []
+    labels = [row.row.title for row in rows]
+    with styled():
+        height = 0.42 * WIDE + _legend_height(labels, WIDE)
+        figure, ((left, right),) = picture(1, 2, width=WIDE, height=height)
+        for number, row in enumerate(rows):
+            step, style = local_epochs(row), line_style(number)
+            for axes, name in ((left, "accuracy_mean"), (right, "train_loss")):
+                line = curve(row.scored, name)
+                x = [step * (t + 1) for t in line["round"]]
+                mark = marker_of(number) if len(x) == 1 else None
+                axes.plot(x, line["mean"], label=plain(row.row.title), marker=mark, **style)
+                if 1 < len(row.scored) and len(rows) <= FEW:
+                    shade = {"color": style["color"], "alpha": 0.13, "lw": 0}
+                    axes.fill_between(x, line["low"], line["high"], **shade)
+                table += [
+                    {
+                        "row": row.row.name,
+                        "measure": name,
+                        "seeds": len(row.scored),
+                        "round": t + 1,
+                        "local_epochs": x[n],
+                        "mean": line["mean"][n],
+                        "low": line["low"][n],
+                        "high": line["high"][n],
+                    }
+                    for n, t in enumerate(line["round"])
+                ]
+        _need(table, "no evaluated round is recorded")
+        left.set_ylabel("test accuracy (%)")
+        right.set_ylabel("training loss")
+        right.set_yscale("log")
+        for axes in (left, right):
+            axes.set_xlabel("local epochs of a client")
+        _legend(figure, left, WIDE)
+    return Plot(figure, table)
+
+
+def plot_rounds(row: Measured) -> Plot:
+    """The mixing weights of one row over rounds, the true graph first."""
+    record = next((r for r in row.records if r.graph_files), None)
+    if record is None:
+        raise RunError(
+            f"the graphs of {row.row.name} cannot be drawn: its records have no graphs/. Bring "
+            "the folder along with run.json, or run it once more"
+        )
+    panels: list[Panel] = []
+    table: list[Row] = []
+    graphs = {t: w for t in sorted(record.graph_files) if (w := record.graph(t)) is not None}
+    order, by = _order(record, graphs[max(graphs)])
+    truth = record.clients.truth if record.clients else None
+    if truth is not None:
+        panels.append(Panel("true graph", truth, order, by))
+        table += _edges("true graph", None, None, truth)
+    for t, w in graphs.items():
+        panels.append(Panel(f"{row.row.title}, round {t + 1}", w, order, by))
+        table += _edges(row.row.name, record.seed, t + 1, w)
+    return Plot(_draw_panels(panels, WIDE), table)
+
+
+def plot_early_error(rows: Sequence[Measured]) -> Plot:
+    """L1 distance to the true graph (and adjusted Rand index) over the first rounds."""
+    records: list[RunRecord] = []
+    for row in rows:
+        for record in row.scored:
+            whole = with_graph_error(record)
+            early = [line for line in whole.rows if line["round"] < EARLY_ROUNDS]
+            records.append(named(replace(whole, rows=early), row.row.name))
+    if not records:
+        raise RunError("the graph error cannot be drawn: no finished run is there")
+    return plot_graph_error(records, COLUMN)
+
+
+def plot_budgets(rows: Sequence[Measured]) -> Plot:
+    """Accuracy over what a client sends in all rounds, a point a budget, bars: seed noise."""
+    table: list[Row] = []
+    with styled():
+        methods = list(dict.fromkeys(row.row.method for row in rows))
+        height = 0.62 * COLUMN + _legend_height(methods, COLUMN)
+        figure, ((axes,),) = picture(width=COLUMN, height=height)
+        for number, method in enumerate(methods):
+            points = [_budget_point(row) for row in rows if row.row.method == method and row.scored]
+            if not points:
+                continue
+            table += points
+            x = [point["bytes_of_a_client"] / 1e9 for point in points]
+            y = [point["accuracy"] for point in points]
+            bars = [point["noise"] or 0.0 for point in points]
+            style = {**line_style(number), "marker": marker_of(number)}
+            axes.errorbar(x, y, yerr=bars, label=plain(method), capsize=2, **style)
+            for point, at, value in zip(points, x, y, strict=True):
+                offset = {"xytext": (2, 3), "textcoords": "offset points", "fontsize": 6}
+                axes.annotate(f"{point['percent']} %", (at, value), **offset)
+        _need(table, "no run of a budget is finished")
+        axes.set_xscale("log")
+        axes.set_xlabel("sent by a client in all rounds (GB)")
+        axes.set_ylabel("test accuracy (%)")
+        _legend(figure, axes, COLUMN)
+    return Plot(figure, table)
+
+
+def _budget_point(measured: Measured) -> dict[str, Any]:
+    runs, values = measured.scored, list(measured.accuracies.values())
+    sent = [max(cumulative(run, "bytes").values()) for run in runs]
+    last = [float(run.rows[-1].get("bytes") or 0) for run in runs]
+    clients = runs[0].num_clients or 1
+    percent = next(p for p in BUDGETS if measured.row.name.endswith(f"-{p}-percent"))
+    return {
+        "row": measured.row.name,
+        "method": measured.row.method,
+        "percent": percent,
+        "seeds": len(runs),
+        "accuracy": mean(values),
+        "noise": noise(values),
+        "bytes_of_a_client": (mean(sent) or 0.0) / clients,
+        "bytes_of_a_client_in_the_last_round": (mean(last) or 0.0) / clients,
+    }

@@ -1,0 +1,199 @@
+"""The rows of a reproduction as Markdown, CSV, LaTeX and JSON."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scool.errors import RunError
+from scool.experiment.reproduction.plan import Study
+from scool.recording.atomic import write_bytes
+from scool.report.plot import as_csv
+from scool.report.tables import human_bytes
+
+Summary = Mapping[str, Any]
+FORMAT = "scool-reproduction-1"
+
+
+def as_markdown(target: str, study: Study, rows: Sequence[Summary], notes: Sequence[str]) -> str:
+    """Tables for a page: one, or one a family of ablations; then what was run, and the notes."""
+    parts = [f"## {target}: {study.title}", EXPLANATION, family_tables(rows)]
+    parts += ["### What was run", "\n".join(f"- {_protocol(row)}" for row in _once(rows))]
+    if notes:
+        parts += ["### Notes", "\n".join(f"- {note}" for note in notes)]
+    return "\n\n".join(parts) + "\n"
+
+
+def family_tables(rows: Sequence[Summary]) -> str:
+    """One table, or one a family with its name above."""
+    parts: list[str] = []
+    for family in dict.fromkeys(row["family"] for row in rows):
+        parts += [f"### {family}"] if family else []
+        parts.append(markdown_table([row for row in rows if row["family"] == family]))
+    return "\n\n".join(parts)
+
+
+EXPLANATION = (
+    "Test accuracy in percent after the last round, mean over clients and seeds. `± clients` is "
+    "the standard deviation over clients, mean over seeds, as in the paper's table; `± seeds` is "
+    "that of the seeds' means. A difference is within seed noise where it is smaller than half the "
+    "width of its 95 % interval (Student's t; the paper's five seeds, of which no spread is known, "
+    "are taken to vary as ours; changes of ablations are compared seed by seed). With one seed the "
+    "noise is not known."
+)
+
+
+def markdown_table(rows: Sequence[Summary]) -> str:
+    """One table, a line a row."""
+    head, lines = _cells(rows)
+    right = ["---"] + ["---:"] * (len(head) - 1)
+    return "\n".join("| " + " | ".join(line) + " |" for line in [head, right, *lines])
+
+
+def _cells(rows: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
+    """The columns that a person reads; those of the paper, or of a comparison, where there are."""
+    has_paper = any(row["paper"] is not None for row in rows)
+    has_change = any(row["against"] for row in rows)
+    head = ["method", "ours", "± clients", "± seeds", "seeds"]
+    head += ["paper", "± clients", "difference"] if has_paper else []
+    head += ["against", "change"] if has_change else []
+    head += ["L1", "epochs", "sent", "seconds"]
+    lines: list[list[str]] = []
+    for row in rows:
+        line = [row["title"], _ours(row), number(row["std_clients"]), number(row["std_seeds"])]
+        line.append(str(len(row["seeds"])))
+        if has_paper:
+            said = row["paper"] if isinstance(row["paper"], str) else number(row["paper"])
+            line += [said, number(row["paper_std_clients"])]
+            line.append(_judged(row["difference"], row["verdict"]))
+        if has_change:
+            line += [row["against"] or "–", _judged(row["change"], row["change_verdict"])]
+        sent = row["bytes_sent"]
+        line += [number(row["graph_l1"], 3), number(row["epochs"], 0)]
+        line += ["–" if sent is None else human_bytes(sent), number(row["seconds"], 0)]
+        lines.append(line)
+    return head, lines
+
+
+def _ours(row: Summary) -> str:
+    words = [] if row["accuracy"] is None else [number(row["accuracy"])]
+    words += [row["diverged"]] if row["diverged"] else []
+    if row["rounds"] != row["protocol_rounds"]:
+        words.append(f"({row['rounds']:,} of {row['protocol_rounds']:,} rounds)")
+    return " ".join(words)
+
+
+def _judged(difference: float | None, words: str) -> str:
+    if difference is None:
+        return "–"
+    return f"{difference:+.2f}" + (f" ({words})" if words else "")
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """A number, or a dash where there is none.
+
+    >>> number(1234.5, 0), number(None)
+    ('1,234', '–')
+    """
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def _protocol(row: Summary) -> str:
+    """One run in words: how long, on what, with which options."""
+    options = ", ".join(f"{name} {_plain(value)}" for name, value in row["options"].items())
+    about = f"; {row['about']}" if row["about"] else ""
+    machine = f"; on {', '.join(row['hardware'])}" if row["hardware"] else ""
+    return f"`{row['row']}`: {row['rounds']:,} rounds, {options}{about}{machine}"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _once(rows: Sequence[Summary]) -> list[Summary]:
+    return list({(row["row"], row["rounds"]): row for row in rows}.values())
+
+
+def table_csv(rows: Sequence[Summary]) -> str:
+    """All numbers, unrounded; lists joined by blanks."""
+    flat = [
+        {
+            name: " ".join(map(str, value)) if isinstance(value, list) else value
+            for name, value in row.items()
+            if name != "options"
+        }
+        for row in rows
+    ]
+    return as_csv(flat)
+
+
+def as_latex(target: str, study: Study, rows: Sequence[Summary]) -> str:
+    """A table for a paper; needs booktabs."""
+    head, lines = _cells(rows)
+    form = "l" + "r" * (len(head) - 1)
+    body = [_latex_line(head), r"\midrule"]
+    family = ""
+    for row, line in zip(rows, lines, strict=True):
+        if row["family"] != family:
+            family = row["family"]
+            body += [rf"\multicolumn{{{len(head)}}}{{l}}{{\emph{{{_latex(family)}}}}} \\"]
+        body.append(_latex_line(line))
+    top = [f"% {target}: {study.title}; ± clients is over clients, ± seeds over seeds"]
+    top += [rf"\begin{{tabular}}{{{form}}}", r"\toprule"]
+    return "\n".join([*top, *body, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _latex_line(cells: Sequence[str]) -> str:
+    return " & ".join(_latex(cell) for cell in cells) + r" \\"
+
+
+def _latex(text: str) -> str:
+    r"""Text that LaTeX shows as it is.
+
+    >>> _latex("D-PSGD, 2 %")
+    'D-PSGD, 2 \\%'
+    """
+    for sign in "%_&#":
+        text = text.replace(sign, "\\" + sign)
+    return text.replace("±", r"$\pm$").replace("–", "--")
+
+
+def as_json(target: str, study: Study, rows: Sequence[Summary], notes: Sequence[str]) -> str:
+    content = {
+        "format": FORMAT,
+        "target": target,
+        "dataset": study.dataset,
+        "setting": study.setting,
+        "rows": list(rows),
+        "notes": list(notes),
+    }
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def fill_page(
+    path: Path, target: str, study: Study, rows: Sequence[Summary], folders: Sequence[Path]
+) -> None:
+    """Put the tables of a target between its two markers in a page, which readers do not see. The
+    first says which records the numbers are from.
+
+    Raises:
+        RunError: the page has no such markers.
+    """
+    name = f"{target} {study.name}"
+    place = re.compile(rf"<!-- begin {name}(?: from .*?)? -->.*?<!-- end {name} -->", re.DOTALL)
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise RunError(f"page = {str(path)!r} cannot be read: {error.strerror}") from error
+    if len(place.findall(text)) != 1:
+        raise RunError(
+            f"{path} has no place for this table: add the lines <!-- begin {name} --> and "
+            f"<!-- end {name} -->"
+        )
+    source = " ".join(map(str, folders))
+    begin, end = f"<!-- begin {name} from {source} -->", f"<!-- end {name} -->"
+    filled = f"{begin}\n\n{family_tables(rows)}\n\n{end}"
+    write_bytes(path, place.sub(lambda _: filled, text).encode())
