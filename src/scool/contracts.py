@@ -30,7 +30,7 @@ class Evidence(NamedTuple):
     log_lik: Tensor  # (K, K) log P(D_j | theta_i) as it enters the posterior (minus the mean loss)
     seen: Tensor  # (K, K) bool: the pairs measured this round; all others enter no sum
     uniform: Tensor | float = 0.0  # of the uninformed predictor on D_j (the "uniform" null model)
-    updates: Tree | None = None  # theta_i^(t+1/2) - theta^0 of the clients held here (attention)
+    updates: Mapping[str, Tensor] | None = None  # theta_i^(t+1/2) - theta^0 of those held here
     owned: Tensor | None = None  # (n,) ids of the clients held here; None: all K
     gather: Callable[[Tensor], Tensor] = keep  # rows of the clients held here -> rows of all K
     total: Callable[[Tensor], Tensor] = keep  # sum over all processes

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, cast, final
 import torch
 from torch import Tensor
 
-from scool.algorithms.aggregate import mix_updates, per_client
+from scool.algorithms.aggregate import Difference, mix_updates, per_client
 from scool.algorithms.parts import only, split_names
 from scool.contracts import Engine, Evidence, Prior
 from scool.errors import ConfigError, check_fields, require
@@ -185,7 +185,7 @@ class SCooL:
             log_lik=torch.where(seen, log_lik, 0.0),
             seen=seen,
             uniform=engine.uniform_log_lik * samples,
-            updates={n: t - state.theta0[n].to(t) for n, t in shared.items()},
+            updates=Difference(shared, state.theta0),
             owned=engine.owned,
             gather=engine.gather,
             total=engine.total,

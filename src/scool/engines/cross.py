@@ -95,15 +95,16 @@ def sparse_losses(
         pairs: (m, n) bool, n clients whose samples are there.
     """
     first = next(iter(theta.values()))
-    degree = max(1, int(pairs.sum(dim=1).max()))
-    order = pairs.to(first.device).to(torch.int8).argsort(dim=1, descending=True, stable=True)
-    listed = order[:, :degree]  # (m, degree) sources of each model, padded with others
+    listed, is_asked = _listed(pairs.to(first.device))
+    degree = listed.shape[1]
     result = first.new_empty(pairs.shape)
     for models in torch.arange(len(first), device=first.device).split(
         max(1, rows // (degree * drawn.count))
     ):
         chosen = {name: t[models] for name, t in theta.items()}
-        for columns in listed[models].split(max(1, rows // drawn.count), dim=1):
+        width = max(1, rows // drawn.count)
+        parts = zip(listed[models].split(width, 1), is_asked[models].split(width, 1), strict=True)
+        for columns, asked in parts:
             reading = readers[models, None].expand_as(columns).flatten()
             x, y, weight = drawn.of(reading, columns.flatten())
             x = x.view(len(models), -1, *x.shape[2:])
@@ -111,5 +112,19 @@ def sparse_losses(
             values = formulation.loss(outputs, y.flatten(0, 1)).view(*columns.shape, -1)
             weight = weight.view(*columns.shape, -1)
             mean = (values * weight).sum(2) / weight.sum(2).clamp(min=1)
-            result[models[:, None], columns] = mean
+            result[models[:, None].expand_as(columns)[asked], columns[asked]] = mean[asked]
     return result
+
+
+def _listed(pairs: Tensor) -> tuple[Tensor, Tensor]:
+    """(m, degree) the columns of each row of `pairs` (m, n), padded, and which are no padding.
+    Sorting would do as well, but takes the longer the fewer pairs there are."""
+    count = pairs.sum(dim=1)
+    row, column = pairs.nonzero().T
+    slot = torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[row]
+    listed = torch.zeros(
+        len(pairs), max(1, int(count.max())), dtype=torch.int64, device=pairs.device
+    )
+    listed[row, slot] = column
+    slots = torch.arange(listed.shape[1], device=pairs.device)
+    return listed, slots < count[:, None]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
@@ -28,6 +29,7 @@ from scool.engines.cross import Drawn, dense_losses, sparse_losses, suits_dense
 from scool.engines.formulation import Formulation, Precision
 from scool.engines.ledger import Ledger
 from scool.engines.memory import Room, clients_at_once, samples_at_once, tensor_cores
+from scool.engines.mixing import mixer
 from scool.engines.samples import Samples
 from scool.engines.steps import Batch, Phase
 from scool.errors import ConfigError, QuarantineError
@@ -38,6 +40,12 @@ from scool.learning.losses import LOSSES
 from scool.models.dropout import with_streams
 from scool.randomness import derive
 from scool.types import Params, Tree
+
+
+MANY, SPARSE = (
+    500,
+    0.2,
+)  # clients, and share of nonzero weights, for which a mix is a sparse product
 
 
 def resolve_device(name: str) -> torch.device:
@@ -77,6 +85,17 @@ def not_finite(client: int, reason: str) -> QuarantineError:
 
 def _rows(tree: Tree, ids: Tensor) -> Tree:
     return {name: stacked[ids] for name, stacked in tree.items()}
+
+
+def _product(w: Tensor, rows: Tensor) -> Tensor:
+    """w (K, K) times rows (K, d). Of many clients with few neighbours only the nonzero weights are
+    looked at, so that the work grows with K and not with its square."""
+    edges = w.nonzero()
+    if len(w) <= MANY or len(edges) > SPARSE * w.numel():
+        return w @ rows
+    first = torch.searchsorted(edges[:, 0].contiguous(), torch.arange(len(w), device=w.device))
+    weights = w[edges[:, 0], edges[:, 1]]
+    return F.embedding_bag(edges[:, 1], rows, first, mode="sum", per_sample_weights=weights)
 
 
 def _finite(tree: Tree) -> Tensor:
@@ -250,14 +269,15 @@ class LocalEngine:
         active = self.active
         w = without(w.double().cpu(), active)
         count_mix(self.ledger, tree, w, active, via)
-        mixer = w.to(self.device, self.dtype)
+        mix = mixer(w, self.device, self.dtype)
         if bool(active.all()):
-            return {name: (mixer @ t.flatten(1)).view_as(t) for name, t in tree.items()}
+            return {name: mix(t.flatten(1)).view_as(t) for name, t in tree.items()}
+        own = w.diagonal().to(self.device, self.dtype)
         out: Tree = {}
         for name, t in tree.items():  # 0 times infinity is NaN: keep the quarantined out of sums
             idle = (~active).to(self.device).view(-1, *[1] * (t.dim() - 1))
-            mixed = (mixer @ t.masked_fill(idle, 0.0).flatten(1)).view_as(t)
-            out[name] = torch.where(idle, t * mixer.diagonal().view_as(idle), mixed)
+            mixed = mix(t.masked_fill(idle, 0.0).flatten(1)).view_as(t)
+            out[name] = torch.where(idle, t * own.view_as(idle), mixed)
         return out
 
     def fetch(self, tree: Tree, pairs: Tensor) -> None:

@@ -30,6 +30,7 @@ from scool.engines.cross import Drawn, suits_dense
 from scool.engines.formulation import Precision
 from scool.engines.ledger import Ledger
 from scool.engines.local import LocalEngine, not_finite, resolve_device, uninformed_log_lik
+from scool.engines.mixing import mixer
 from scool.engines.placement import Placement
 from scool.engines.sharded_ranks import Ranks
 from scool.errors import ConfigError
@@ -233,19 +234,19 @@ class ShardedEngine:
         active = self.active
         w = without(w.double().cpu(), active)
         count_mix(self.ledger, tree, w, active, via)
-        used = w.where(active, 0.0)  # 0 times infinity is NaN: keep the quarantined out of sums
-        mine = w[self._mine]
+        wanted = self.placement.wanted((w != 0) & active)
+        mine = w[self._mine].where(active, 0.0)  # 0 times infinity is NaN: the quarantined stay out
         out: Tree = {}
-        for ids, models in self._visits("mix", tree, self.placement.wanted(used != 0)):
-            mixer = used[self._mine][:, ids].to(self.device, self.dtype)
+        for ids, models in self._visits("mix", tree, wanted):
+            mix = mixer(mine[:, ids], self.device, self.dtype)
             idle = (~active[ids]).to(self.device)
             for name, t in models.items():
                 if bool(idle.any()):
                     t = t.masked_fill(idle.view(-1, *[1] * (t.dim() - 1)), 0.0)
-                part = mixer @ t.flatten(1)
+                part = mix(t.flatten(1))
                 out[name] = part.add_(out[name]) if name in out else part
         idle = (~active[self._mine]).to(self.device)
-        own = mine.gather(1, self._mine[:, None])[:, 0].to(self.device, self.dtype)
+        own = w.diagonal()[self._mine].to(self.device, self.dtype)
         for name, t in tree.items():
             mixed, shape = out[name].view_as(t), (-1, *[1] * (t.dim() - 1))
             if bool(idle.any()):
