@@ -41,7 +41,6 @@ from scool.models.dropout import with_streams
 from scool.randomness import derive
 from scool.types import Params, Tree
 
-
 MANY, SPARSE = (
     500,
     0.2,
