@@ -205,3 +205,12 @@ def test_compare_all_leaves_out_what_the_data_do_not_allow(
     assert "note: truth is left out: it needs data whose true graph is known" in captured.err
     methods = [json.loads(line)["method"] for line in captured.out.splitlines()]
     assert methods == [m for m in METHODS if m != "truth"]
+
+
+def test_resume_says_how_a_search_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert dispatch([*TUNE, "--out", "t", "--quiet"]) == 0
+    capsys.readouterr()
+    assert code_of(monkeypatch, "resume", "t") == 2
+    assert "t is a search: start the same `scool tune" in capsys.readouterr().err

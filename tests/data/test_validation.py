@@ -48,3 +48,16 @@ def test_a_client_with_one_sample_is_refused_by_name() -> None:
 def test_a_fraction_of_nothing_is_refused() -> None:
     with pytest.raises(Exception, match="validation = 0"):
         with_validation(classification(), 0.0, seed=0)
+
+
+def test_a_class_that_validation_would_use_up_is_named_with_the_reason() -> None:
+    federation = classification((2, 2), classes=2, groups=1)  # two of each class in all
+    seeds = range(40)
+    messages = []
+    for seed in seeds:
+        try:
+            with_validation(federation, 0.5, seed)
+        except DataError as error:
+            messages.append(str(error))
+    assert 0 < len(messages) < len(seeds)  # where both clients give the same class away
+    assert all("aside for validation leaves too few: client" in text for text in messages)

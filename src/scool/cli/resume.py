@@ -49,6 +49,11 @@ def resume(arguments: Sequence[str]) -> int:
     if is_comparison(command.folder):
         with leading(command.ranks):
             return resume_comparison(command.folder, command.json, command.quiet)
+    if (command.folder / "tune.json").exists():
+        raise RunError(
+            f"{command.folder} is a search: start the same `scool tune ... --out {command.folder}` "
+            "again, and it goes on where it stopped"
+        )
     folder = RunFolder.open(command.folder)
     config = config_of(folder.header, folder.path)
     with (

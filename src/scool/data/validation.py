@@ -43,7 +43,11 @@ def with_validation(federation: Federation, fraction: float, seed: int) -> Feder
             f"client {federation.client_name(few[0])} has no validation samples and others have: "
             "give all clients some (a larger --val-fraction), or none"
         )
-    return replace(federation, train=_part(train, kept, kept), val=_part(train, held, kept))
+    try:
+        return replace(federation, train=_part(train, kept, kept), val=_part(train, held, kept))
+    except DataError as error:
+        reason = f"setting {fraction:g} of the samples aside for validation leaves too few"
+        raise DataError(f"{reason}: {error}") from error
 
 
 def _part(split: Split, rows: list[torch.Tensor], stand_in: list[torch.Tensor]) -> Split:
