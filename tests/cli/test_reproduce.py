@@ -1,0 +1,190 @@
+"""`scool reproduce` on tiny files in the layout of the real ones."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scool.cli.console import Console
+from scool.cli.main import dispatch
+from scool.errors import ConfigError, DataError, RunError
+from scool.experiment.reproduction import running
+from scool.experiment.run import Interrupted
+from tiny_images import write_cifar10, write_cifar100, write_mini_imagenet
+
+TINY = ["--data-dir", "data", "--clients", "5", "--no-verify-checksums", "--device", "cpu"]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_cifar10(tmp_path / "data")
+    return tmp_path
+
+
+def reproduce(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert dispatch(["reproduce", words[0], *TINY, *words[1:], "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_table_then_again_then_from_the_records(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["table1", "--methods", "dpsgd-1-step,scool-sbm", "--rounds", "2", "--out", "r"]
+    first = reproduce(capsys, *words, "--seeds", "2")
+    rows = {row["row"]: row for row in first["rows"]}
+    assert list(rows) == ["dpsgd-1-step", "scool-sbm"] and rows["scool-sbm"]["seeds"] == [0, 1]
+    assert rows["scool-sbm"]["std_seeds"] is not None and rows["scool-sbm"]["paper"] == 91.37
+    stem = "r/table1-cifar10-noniid"
+    assert {p.suffix for p in place.glob(f"{stem}.*")} == {".md", ".csv", ".tex", ".json"}
+    assert json.loads(Path(f"{stem}.json").read_text()) == first
+    light = {p.name for p in Path("r/cifar10-noniid/scool-sbm/seed-1").iterdir()}
+    files = {"run.json", "metrics.jsonl", "timing.jsonl", "graph_error.jsonl", "graphs"}
+    assert light == files | {"clients.safetensors"}
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a finished run is never repeated")
+
+    monkeypatch.setattr(running, "execute", refuse)
+    assert reproduce(capsys, *words, "--seeds", "2") == first
+    for target in ("graphs", "graph-error"):  # the same runs
+        reproduce(capsys, target, *words[1:], "--methods", "scool-sbm", "--seeds", "2")
+    drawn = {p.name for p in Path("r/figures").iterdir()}
+    assert {"graphs-scool-sbm-cifar10-noniid.png", "graph-error-cifar10-noniid.pdf"} <= drawn
+    Path("r").rename("elsewhere")
+    results = ["--results", "elsewhere"]
+    again = reproduce(capsys, "table1", "--methods", words[2], *results)
+    assert [row["accuracy"] for row in again["rows"]] == [row["accuracy"] for row in first["rows"]]
+    assert not Path("r").exists() and not Path("runs").exists()  # prints only
+    reproduce(capsys, "table1", *results, "--out", "tables")
+    assert Path("tables/table1-cifar10-noniid.md").is_file()
+
+
+def test_records_of_this_repository_are_tables_again(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = ROOT / "benchmarks/2026-11-15-cifar10-core"
+    assert dispatch(["reproduce", "table1", "--setting", "sbm", "--results", str(folder)]) == 0
+    text = capsys.readouterr().out
+    assert "## table1: CIFAR-10, non-IID SBM" in text
+    assert "| SCooL-SBM | 94.76 | 3.40 | – | 1 | 94.14 | 2.28 | +0.62 (one seed) |" in text
+    assert "no finished run of: local, fedavg" in text
+
+
+@pytest.mark.parametrize(
+    ("dataset", "write", "network"),
+    [("cifar100", write_cifar100, "cnn2"), ("mini_imagenet", write_mini_imagenet, "cnn4")],
+)
+def test_a_hundred_classes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    dataset: str,
+    write: Callable[[Path], Path],
+    network: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "data")
+    words = ["--dataset", dataset, "--setting", "sbm", "--clients", "10", "--rounds", "1"]
+    found = reproduce(capsys, "table1", "--methods", "spdb-1-step", *words)
+    (row,) = found["rows"]
+    assert row["options"]["model"] == network and isinstance(row["paper"], float)
+    name = dataset.replace("_", "-")
+    header = Path(f"runs/reproduction/{name}-sbm/spdb-1-step/seed-0/run.json")
+    identity = json.loads(header.read_text())["identity"]
+    assert identity["federation"] == f"{name}/sbm" and identity["clients"] == 10
+
+
+def test_ablations_bring_what_they_are_compared_with(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["ablations", "--methods", "dpsgd-5-epochs-ring", "--rounds", "1", "--out", "r"]
+    assert dispatch(["reproduce", *words, *TINY, "--list"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in listed] == [
+        "r/cifar10-noniid/dpsgd-5-epochs/seed-0",
+        "r/cifar10-noniid/dpsgd-5-epochs-ring/seed-0",
+    ]
+    assert all(line.startswith("to do") for line in listed) and not Path("r").exists()
+    reference, change = reproduce(capsys, *words)["rows"]
+    assert change["change"] == pytest.approx(change["accuracy"] - reference["accuracy"])
+    assert change["change_verdict"] == "one seed" and change["family"] == "topology"
+    dispatch(["reproduce", *words, *TINY, "--list"])
+    assert capsys.readouterr().out.count("finished") == 2
+
+
+def test_mistakes_are_named(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert dispatch(["reproduce"]) == 2 and dispatch(["reproduce", "--help"]) == 0
+    assert "ablations" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="unknown reproduction 'table': did you mean 'table1'"):
+        dispatch(["reproduce", "table"])
+    with pytest.raises(ConfigError, match="unknown row of budget 'local'"):
+        dispatch(["reproduce", "budget", "--methods", "local"])
+    with pytest.raises(ConfigError, match="seeds = 0 is not possible"):
+        dispatch(["reproduce", "table1", "--seeds", "0"])
+    with pytest.raises(RunError, match=r"no finished run of table1, cifar10-noniid is in data"):
+        dispatch(["reproduce", "table1", "--results", "data"])
+    with pytest.raises(RunError, match="results = 'nowhere' is no folder"):
+        dispatch(["reproduce", "table1", "--results", "nowhere"])
+    with pytest.raises(DataError, match="is missing: unpack"):
+        dispatch(["reproduce", "table1", "--data-dir", "nowhere", "--quiet"])
+
+
+def test_a_stop_shows_what_is_done_and_says_how_to_go_on(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["table1", "--methods", "spdb-1-step,dpsgd-1-step", "--rounds", "2", "--out", "r"]
+    wanted = [""]
+    plain = Console.round
+
+    def stop(self: Console, row: Any, info: Any) -> None:
+        plain(self, row, info)
+        if self.view.method == wanted[0]:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Console, "round", stop)
+    wanted[0] = "dpsgd"  # the first of the table: nothing is done yet
+    with pytest.raises(Interrupted, match="the same command goes on"):
+        reproduce(capsys, *words)
+    wanted[0] = "spdb"
+    with pytest.raises(Interrupted, match="the same command goes on"):
+        reproduce(capsys, *words)
+    shown = json.loads(capsys.readouterr().out)
+    assert [row["row"] for row in shown["rows"]] == ["dpsgd-1-step"]
+    assert any("spdb-1-step" in note and "interrupted" in note for note in shown["notes"])
+    wanted[0] = "nobody"
+    assert len(reproduce(capsys, *words)["rows"]) == 2
+
+
+def test_a_killed_command_goes_on_where_it_was(place: Path) -> None:
+    words = [sys.executable, "-m", "scool", "reproduce", "table1", "--methods", "spdb-1-step"]
+    words += ["--rounds", "16", "--out", "r", *TINY]
+    run = Path("r/cifar10-noniid/spdb-1-step/seed-0")
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+
+    def start() -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        return subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env=environment)
+
+    process = start()
+    for _ in range(6000):
+        if list(run.glob("checkpoint-*.safetensors")):
+            break
+        assert process.poll() is None, "the run ended before it could be killed"
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert json.loads((run / "run.json").read_text())["status"] == "running"
+    process = start()
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "run 1 of 1 goes on: spdb-1-step, seed 0" in err and "SPDB (s = 1 step)" in out
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    rounds = [json.loads(line)["round"] for line in lines]
+    assert rounds == list(range(16))

@@ -1,0 +1,329 @@
+"""The paper's table as a plan: its rows, and running it once, in pieces, or again."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scool.contracts import Recorder
+from scool.data import catalogue
+from scool.errors import ConfigError, RunError
+from scool.experiment.recipes import METHODS
+from scool.experiment.reproduction import running
+from scool.experiment.reproduction.ablations import ABLATIONS
+from scool.experiment.reproduction.keeping import LONG, thin, tidy
+from scool.experiment.reproduction.matching import conflicts
+from scool.experiment.reproduction.paper import DATASETS, SETTINGS, Reported, Setting, reported
+from scool.experiment.reproduction.plan import TARGETS, Job, Study, choose_rows, jobs_of
+from scool.experiment.reproduction.rows import BUDGET, TABLE1, Row
+from scool.experiment.reproduction.running import TimeLeft, run_jobs
+from scool.experiment.run import Interrupted
+from scool.recording.folder import RunFolder
+from tiny_images import write_cifar10
+
+PAPER_ROWS = [row.name for row in TABLE1[:14]]
+SUMS: dict[tuple[str, Setting], tuple[float, float]] = {
+    ("cifar10", "noniid"): (1083.58, 91.59),
+    ("cifar100", "noniid"): (650.38, 76.83),
+    ("mini-imagenet", "noniid"): (509.39, 74.73),
+    ("cifar10", "sbm"): (1101.74, 67.48),
+    ("cifar100", "sbm"): (723.49, 65.54),
+    ("mini-imagenet", "sbm"): (532.48, 53.38),
+}
+
+
+class Silent:
+    """A recorder that stops a run after some rounds, as a person or a kill would."""
+
+    def __init__(self, stop: BaseException | None = None, after: int = 0) -> None:
+        self.stop, self.after = stop, after
+
+    def start(self, header: Mapping[str, Any], first_round: int) -> None: ...
+
+    def round(self, row: Mapping[str, Any], info: Any) -> None:
+        if self.stop is not None and row["round"] + 1 == self.after:
+            raise self.stop
+
+    def end(self, result: Any) -> None: ...
+
+
+def watching(recorder: Recorder) -> Any:
+    @contextmanager
+    def watch(job: Job) -> Iterator[Recorder]:
+        yield recorder
+
+    return watch
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_cifar10(tmp_path_factory.mktemp("tiny"))
+
+
+def tiny(data: Path, **changes: Any) -> Study:
+    options = {"rounds": 2, "clients": 5, "device": "cpu", "verify_checksums": False}
+    return Study(data_dir=str(data), **(options | changes))
+
+
+# ---------------------------------------------------------------------- what is run
+
+
+def test_every_row_is_possible_on_every_dataset() -> None:
+    for dataset in DATASETS:
+        for setting in SETTINGS:
+            study = Study(dataset, setting)
+            for row in (*TABLE1, *BUDGET, *ABLATIONS):
+                config = study.config(row, 3)
+                assert config.method in METHODS and config.settings.seed == 3
+                assert config.settings.rounds == row.rounds
+                assert config.settings.data.partition == setting
+
+
+@pytest.mark.parametrize("rows", [TABLE1, BUDGET, ABLATIONS])
+def test_names_are_unique(rows: tuple[Row, ...]) -> None:
+    names = [(row.family, row.name) for row in rows]
+    assert len(set(names)) == len(names)
+    assert {row.against for row in rows} - {""} <= {row.name for row in TABLE1}
+
+
+def test_the_rows_of_the_paper_and_their_protocol() -> None:
+    study = Study()
+    configs = {row.name: study.config(row, 0) for row in TABLE1}
+    assert all(reported(name, d, s) for name in PAPER_ROWS for d in DATASETS for s in SETTINGS)
+    assert [r.name for r in TABLE1 if not reported(r.name, "cifar100", "sbm")] == [
+        "scool-mmsbm",
+        "scool-sbm-released",
+        "scool-attention-released",
+        "truth",
+    ]
+    for name, config in configs.items():
+        sgd, settings = config.algorithm.sgd, config.settings
+        assert (sgd.lr, sgd.batch_size, settings.data.augment) == (0.01, 10, True)
+        if name.endswith("-1-step"):
+            assert sgd.steps == 1 and settings.rounds * sgd.batch_size == 500 * 500
+        elif name != "fedavg":
+            assert sgd.steps == 0 and sgd.epochs * settings.rounds == 500
+    fedavg: Any = configs["fedavg"]
+    assert fedavg.algorithm.participation == 0.1 and 5 * fedavg.settings.rounds > 1000
+    assert configs["scool-sbm-released"].settings.model.relu_logits
+
+
+def test_the_figures_of_the_paper() -> None:
+    """Some cells and all column sums of the printed table."""
+    assert reported("local", "cifar10", "noniid") == Reported(87.5, 7.02)
+    assert reported("scool-attention", "mini-imagenet", "sbm") == Reported(51.69, 2.80)
+    assert reported("dada", "cifar100", "noniid") == Reported(57.61, 5.45)
+    assert reported("cga-5-epochs", "cifar100", "noniid") == Reported(None, None)
+    assert reported("scool-attention-released", "cifar10", "sbm") == Reported(94.33, None)
+    assert reported("truth", "cifar10", "sbm") is None
+    for column, sums in SUMS.items():
+        found = [reported(name, *column) for name in PAPER_ROWS]
+        means = [r.mean for r in found if r and r.mean is not None]
+        spreads = [r.std_clients for r in found if r and r.std_clients is not None]
+        assert (round(sum(means), 2), round(sum(spreads), 2)) == sums
+
+
+def test_a_hundred_classes_have_ten_groups_of_ten() -> None:
+    sbm = next(row for row in TABLE1 if row.name == "scool-sbm")
+    algorithm: Any = Study("mini_imagenet", "sbm").config(sbm, 0).algorithm
+    assert algorithm.prior.num_blocks == 10 and algorithm.fraction == 0.1
+    algorithm = Study("cifar10", "sbm").config(sbm, 0).algorithm
+    assert algorithm.prior.num_blocks == 5 and algorithm.fraction == 0.2
+
+
+def test_ablations_change_what_they_say_and_nothing_else() -> None:
+    study = Study()
+    plain = {row.name: study.config(row, 0).to_dict() for row in TABLE1}
+    for row in ABLATIONS:
+        if row.method not in (plain[row.against]["method"],):
+            continue  # starts from another recipe, e.g. released
+        differ = {n.split(".")[-1] for n in conflicts(plain[row.against], _config(study, row))}
+        assert differ <= set(row.options), row.name
+    families = {row.family for row in ABLATIONS}
+    asked = {"prior", "released", "cross-losses", "null-model", "relu-logits", "attention"}
+    assert asked | {"augmentation", "local-epochs", "temperature"} <= families
+    off = {row.against for row in ABLATIONS if row.family == "augmentation"}
+    assert off == {row.name for row in TABLE1}
+
+
+def _config(study: Study, row: Row) -> dict[str, Any]:
+    return study.config(row, 0).to_dict()
+
+
+def test_a_run_that_several_rows_share_has_one_folder() -> None:
+    for setting, blocks in (("noniid", "blocks-10"), ("sbm", "blocks-5")):
+        rows = choose_rows("ablations", f"{blocks},cross-50,blocks-2")
+        folders = [job.folder.parent.name for job in jobs_of(Study(setting=setting), rows, Path())]
+        assert folders == ["scool-sbm", "blocks-2"]
+    runs = {job.folder for job in jobs_of(Study(), TARGETS["table1"], Path("o"))}
+    for target in ("convergence", "graphs", "graph-error"):
+        assert {job.folder for job in jobs_of(Study(), TARGETS[target], Path("o"))} <= runs
+
+
+def test_rows_are_chosen_by_name_method_or_family() -> None:
+    assert [r.name for r in choose_rows("table1", "dpsgd, local")] == [
+        "local",
+        "dpsgd-1-step",
+        "dpsgd-5-epochs",
+    ]
+    topology = choose_rows("ablations", "topology")
+    assert topology[0].name == "dpsgd-5-epochs" and len(topology) == 4
+    with pytest.raises(ConfigError, match="unknown row of table1 'scool-sbn': did you mean"):
+        choose_rows("table1", "scool-sbn")
+    with pytest.raises(ConfigError, match="unknown dataset 'cifar': did you mean 'cifar10'"):
+        Study("cifar")
+
+
+def test_what_another_version_wrote_is_compared_by_the_options_that_both_know() -> None:
+    now = _config(Study(), TABLE1[0])
+    old = json.loads(json.dumps(now))
+    del old["algorithm"]["sgd"]["nesterov"]
+    old["algorithm"]["forgotten"] = 1
+    old["settings"] |= {"seed": 7, "rounds": 3, "device": "cuda"}
+    assert conflicts(old, now) == []
+    old["algorithm"]["sgd"]["lr"] = 0.02
+    assert conflicts(old, now) == ["algorithm.sgd.lr"]
+
+
+# ---------------------------------------------------------------------- running it
+
+
+def test_finished_runs_are_not_repeated_and_files_are_read_once(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[Path] = []
+    entry = catalogue.DATASETS["cifar10"]
+
+    def read(root: Path, *, verify: bool = True) -> Any:
+        reads.append(root)
+        assert entry.read is not None
+        return entry.read(root, verify=verify)
+
+    monkeypatch.setitem(catalogue.DATASETS, "cifar10", replace(entry, read=read))
+    rows = choose_rows("table1", "dpsgd-1-step,truth")
+    said: list[tuple[str, float | None]] = []
+    jobs = jobs_of(tiny(data, seeds=2), rows, tmp_path)
+    assert run_jobs(jobs, watching(Silent()), lambda *words: said.append(words)) == 4
+    assert reads == [data]
+    assert said[0] == ("run 1 of 4 starts: dpsgd-1-step, seed 0", None)
+    assert said[3][0] == "run 4 of 4 starts: truth, seed 1" and said[3][1] is not None
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert run_jobs(jobs, watching(Silent())) == 0
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    more = jobs_of(tiny(data, seeds=1, seed=2), rows[:1], tmp_path)
+    assert run_jobs([*jobs, *more], watching(Silent())) == 1  # appended to the folder
+    digests = {
+        json.loads((job.folder / "run.json").read_text())["identity"]["digest"]
+        for job in [*jobs, *more]
+    }
+    assert len(digests) == 3  # every seed has its own clients, though files are read once
+
+
+def test_the_clients_of_a_seed_are_those_of_a_plain_run(data: Path) -> None:
+    shelf = running.Shelf()
+    for seed in (0, 1, 0):
+        config = tiny(data).config(TABLE1[0], seed)
+        mine = shelf.federation(config.settings.data, seed)
+        theirs = catalogue.load(config.settings.data, seed)
+        assert mine.train.index.equal(theirs.train.index) and mine.classes.equal(theirs.classes)
+        assert mine.train.x.equal(theirs.train.x) and mine.name == theirs.name
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit("killed")])
+def test_a_stopped_run_goes_on_to_the_same_records(
+    data: Path, tmp_path: Path, stop: BaseException
+) -> None:
+    study, rows = tiny(data, rounds=9), choose_rows("table1", "spdb-1-step")
+    (whole,) = jobs_of(study, rows, tmp_path / "whole")
+    assert whole.config.settings.checkpoint_every == 2
+    run_jobs([whole], watching(Silent()))
+    (broken,) = jobs_of(study, rows, tmp_path / "broken")
+    expected = Interrupted if isinstance(stop, KeyboardInterrupt) else SystemExit
+    with pytest.raises(expected) as error:
+        run_jobs([broken], watching(Silent(stop, after=8)))
+    if expected is Interrupted:
+        assert str(error.value).endswith("the state is saved, the same command goes on")
+    saved = 8 if expected is Interrupted else 6  # a kill saves nothing more
+    assert max(broken.folder.glob("checkpoint-*")).name == f"checkpoint-00000{saved}.safetensors"
+    rounds = [0]
+
+    class Count(Silent):
+        def round(self, row: Mapping[str, Any], info: Any) -> None:
+            rounds[0] += 1
+
+    assert run_jobs([broken], watching(Count())) == 1
+    assert rounds[0] == 9 - saved
+    for name in ("metrics.jsonl", "graph_error.jsonl", "clients.safetensors"):
+        assert (broken.folder / name).read_bytes() == (whole.folder / name).read_bytes()
+    files = [sorted(p.name for p in job.folder.rglob("*")) for job in (whole, broken)]
+    assert files[0] == files[1]
+
+
+def test_records_are_light(data: Path, tmp_path: Path) -> None:
+    jobs = jobs_of(tiny(data, rounds=7, seeds=2), choose_rows("table1", "dpsgd-1-step"), tmp_path)
+    run_jobs(jobs, watching(Silent()))
+    kept = [sorted(int(f.stem) for f in (job.folder / "graphs").iterdir()) for job in jobs]
+    assert kept == [[0, 1, 4, 6], [6]]  # pictures of the first seed, the last graph of the others
+    for job in jobs:
+        assert not list(job.folder.glob("checkpoint-*"))
+        error = RunFolder(job.folder).rows("graph_error.jsonl")
+        assert [row["round"] for row in error] == list(range(7))
+        last = RunFolder(job.folder).rows()[-1]
+        assert error[-1]["graph_l1"] == pytest.approx(last["graph_l1"], abs=1e-6)
+
+
+def test_a_long_run_keeps_evaluated_rounds_and_all_that_was_spent(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", {"status": "finished"})
+    count = LONG + 10
+    for t in range(count):
+        scores = {"scores": [50.0]} if (t + 1) % 100 == 0 else {}
+        spent = {"bytes": 3, "messages": 1, "epochs": 0.5, "traffic": {"mix": 3}}
+        folder.append("metrics.jsonl", {"round": t, "train_loss": 1.0 / (t + 1), **spent, **scores})
+        folder.append("timing.jsonl", {"round": t, "seconds": 0.25})
+    tidy(folder.path)
+    rows, times = folder.rows(), folder.rows("timing.jsonl")
+    assert (
+        [r["round"] for r in rows] == [r["round"] for r in times] == [*range(99, 1000, 100), 1009]
+    )
+    assert sum(r["bytes"] for r in rows) == sum(r["traffic"]["mix"] for r in rows) == 3 * count
+    assert sum(r["seconds"] for r in times) == 0.25 * count
+    assert rows[0]["train_loss"] == 1.0 / 100
+    before = (folder.path / "metrics.jsonl").read_bytes()
+    tidy(folder.path)
+    assert (folder.path / "metrics.jsonl").read_bytes() == before
+    assert thin(rows, {r["round"] for r in rows}) == rows
+
+
+def test_another_run_in_the_folder_is_refused(data: Path, tmp_path: Path) -> None:
+    rows = choose_rows("table1", "dpsgd-1-step")
+    run_jobs(jobs_of(tiny(data, rounds=1), rows, tmp_path), watching(Silent()))
+    with pytest.raises(RunError, match=r"made with another settings\.rounds: finish it"):
+        run_jobs(jobs_of(tiny(data, rounds=2), rows, tmp_path), watching(Silent()))
+    changed = [replace(rows[0], options={**rows[0].options, "lr": 0.5})]
+    (job,) = jobs_of(tiny(data, rounds=1), changed, tmp_path)
+    with pytest.raises(RunError, match=r"made with another algorithm\.sgd\.lr"):
+        run_jobs([job], watching(Silent()))
+
+
+def test_a_run_that_diverges_is_recorded_and_the_others_go_on(data: Path, tmp_path: Path) -> None:
+    wild = Row("wild", "Wild", "local", options={"lr": 1e20, "epochs": 1})
+    rows = [wild, *choose_rows("table1", "dpsgd-1-step")]
+    jobs = jobs_of(tiny(data), rows, tmp_path)
+    assert run_jobs(jobs, watching(Silent())) == 2
+    status = [RunFolder(job.folder).header["status"] for job in jobs]
+    assert status == ["diverged", "finished"]
+    assert run_jobs(jobs, watching(Silent())) == 0
+
+
+def test_time_left_is_that_of_runs_of_the_same_row(tmp_path: Path) -> None:
+    jobs = jobs_of(Study(seeds=2), choose_rows("table1", "local,ditto,dada"), tmp_path)
+    left = TimeLeft()
+    assert left.of(jobs) is None
+    left.add(jobs[0], 10.0)  # local
+    assert left.of(jobs[1:]) == 50.0  # nothing else is known yet
+    left.add(jobs[1], 40.0)  # ditto
+    assert left.of(jobs[3:]) == 10.0 + 40.0 + 25.0

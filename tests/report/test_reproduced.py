@@ -1,0 +1,322 @@
+"""Records become rows: by configuration, with both spreads, and no difference without its noise."""
+
+import csv
+import io
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from scool.errors import RunError
+from scool.experiment.reproduction.plan import Study, choose_rows
+from scool.experiment.reproduction.rows import TABLE1, Row
+from scool.recording.folder import RunFolder
+from scool.report.reproduced import collect, noise, stated_options, summarise_row
+from scool.report.reproduced_figures import figures_of, local_epochs, write_figures
+from scool.report.reproduced_tables import (
+    as_json,
+    as_latex,
+    as_markdown,
+    family_tables,
+    fill_page,
+    table_csv,
+)
+
+ROOT = Path(__file__).parents[2]
+ROWS = {row.name: row for row in TABLE1}
+STUDY = Study()
+
+
+def record(
+    place: Path,
+    row: Row,
+    seed: int,
+    accuracy: float,
+    *,
+    study: Study = STUDY,
+    rounds: int = 0,
+    status: str = "finished",
+    started: str = "2030",
+    graphs: bool = False,
+) -> Path:
+    """A run folder as `scool reproduce` leaves it, three clients, two evaluations."""
+    config = study.config(row, seed).to_dict()
+    rounds = rounds or row.rounds
+    header = {
+        "method": row.method,
+        "seed": seed,
+        "rounds": rounds,
+        "status": status,
+        "started": started,
+    }
+    path = place / f"{row.name}-{seed}-{rounds}-{started}"
+    folder = RunFolder.create(path, {**header, "config": config, "hardware": {"device": "toy"}})
+    for t, score in ((0, accuracy + 1), (rounds - 1, accuracy)):
+        line = {"round": t, "train_loss": 1.0, "accuracy_mean": score, "accuracy_std": 2.0 + seed}
+        line |= {"scores": [score] * 3, "graph_l1": 0.5, "bytes": 600, "messages": 2, "epochs": 5}
+        folder.append("metrics.jsonl", line)
+        folder.append("timing.jsonl", {"round": t, "seconds": 1.5})
+        if graphs:
+            folder.write_graph(t, torch.eye(3))
+    for t in range(3):
+        folder.append("graph_error.jsonl", {"round": t, "graph_l1": 1.0 - t / 10})
+    return path
+
+
+def summaries(
+    place: Path, rows: tuple[Row, ...], study: Study = STUDY
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    measured, notes = collect(study, rows, [place])
+    return {m.row.name: summarise_row(m, study, measured) for m in measured}, notes
+
+
+def test_means_and_both_spreads(tmp_path: Path) -> None:
+    for seed, accuracy in enumerate((90.0, 91.0, 92.0)):
+        record(tmp_path, ROWS["scool-sbm"], seed, accuracy)
+    found, notes = summaries(tmp_path, TABLE1)
+    assert list(found) == ["scool-sbm"] and notes == []
+    row = found["scool-sbm"]
+    assert row["accuracy"] == 91.0 and row["best_round"] == 92.0 and row["seeds"] == [0, 1, 2]
+    assert row["std_clients"] == 3.0 and row["std_seeds"] == 1.0
+    assert row["paper"] == 91.37 and row["difference"] == pytest.approx(-0.37)
+    assert row["noise"] == pytest.approx(4.30 * math.sqrt(1 / 3 + 1 / 5))
+    assert row["verdict"] == "within seed noise"
+    assert row["bytes_sent"] == 1200 and row["seconds"] == 3.0 and row["epochs"] == 10
+
+
+def test_one_seed_is_called_so_and_a_clear_difference_is_not(tmp_path: Path) -> None:
+    record(tmp_path, ROWS["local"], 0, 90.0)
+    for seed, accuracy in enumerate((75.0, 75.1)):
+        record(tmp_path, ROWS["fedavg"], seed, accuracy)
+    found, _ = summaries(tmp_path, TABLE1)
+    assert found["local"]["verdict"] == "one seed" and found["local"]["std_seeds"] is None
+    assert found["fedavg"]["verdict"] == "" and found["fedavg"]["difference"] > 4
+    assert noise([1.0]) is None and noise([2.0, 2.0]) == 0.0
+
+
+def test_changes_are_taken_seed_by_seed(tmp_path: Path) -> None:
+    """Seeds differ by ten points, the change is the same in all: no noise in it."""
+    rows = choose_rows("ablations", "null-0,cross-10")
+    by_name = {row.name: row for row in rows}
+    for seed, base in enumerate((70.0, 80.0, 90.0)):
+        record(tmp_path, ROWS["scool-sbm"], seed, base)
+        record(tmp_path, by_name["null-0"], seed, base - 1 - seed / 100)
+        record(tmp_path, by_name["cross-10"], seed, base + (seed - 1))
+    measured, _ = collect(STUDY, rows, [tmp_path])
+    found = {(m.row.family, m.row.name): summarise_row(m, STUDY, measured) for m in measured}
+    change = found["null-model", "null-0"]
+    assert change["change"] == pytest.approx(-1.01) and change["change_verdict"] == ""
+    assert change["against"] == "scool-sbm" and change["std_seeds"] > 9
+    assert found["cross-losses", "cross-10"]["change_verdict"] == "within seed noise"
+    assert found["cross-losses", "scool-sbm"]["against"] == ""
+    assert change["paper"] is None  # only the table stands beside the paper
+    latex = as_latex("ablations", STUDY, list(found.values()))
+    assert latex.count(r"\emph{null-model}") == latex.count(r"\emph{cross-losses}") == 1
+
+
+def test_an_ablation_that_is_its_reference_is_called_the_same_run(tmp_path: Path) -> None:
+    record(tmp_path, ROWS["scool-sbm"], 0, 70.0)
+    found, _ = summaries(tmp_path, choose_rows("ablations", "blocks-10,blocks-5"))
+    assert list(found) == ["scool-sbm", "blocks-10"]
+    assert found["blocks-10"]["change_verdict"] == "the same run"
+
+
+def test_runs_of_other_lengths_stand_apart(tmp_path: Path) -> None:
+    record(tmp_path, ROWS["local"], 0, 90.0)
+    record(tmp_path, ROWS["local"], 1, 60.0, rounds=2)
+    measured, _ = collect(STUDY, TABLE1, [tmp_path])
+    assert [(m.rounds, list(m.accuracies)) for m in measured] == [(100, [0]), (2, [1])]
+    whole, short = [summarise_row(m, STUDY, measured) for m in measured]
+    assert whole["difference"] is not None and short["difference"] is None
+    assert "60.00 (2 of 100 rounds)" in as_markdown("table1", STUDY, [whole, short], [])
+
+
+def test_the_newest_run_of_a_seed_counts_and_unfinished_ones_do_not(tmp_path: Path) -> None:
+    old = record(tmp_path, ROWS["local"], 0, 10.0, started="2029")
+    record(tmp_path, ROWS["local"], 0, 90.0, started="2031")
+    record(tmp_path, ROWS["local"], 1, 90.0, status="interrupted")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/run.json").write_text("{")
+    found, notes = summaries(tmp_path, TABLE1)
+    assert found["local"]["accuracy"] == 90.0 and found["local"]["seeds"] == [0]
+    assert any(f"{old} is left out" in note for note in notes)
+    assert any("interrupted" in note for note in notes)
+
+
+def test_data_options_and_methods_decide_where_a_run_belongs(tmp_path: Path) -> None:
+    record(tmp_path, ROWS["local"], 0, 90.0, study=Study(setting="sbm"))
+    record(tmp_path, ROWS["scool-sbm"], 0, 90.0, study=Study(clients=10))
+    record(tmp_path, choose_rows("ablations", "local-no-augment")[1], 0, 80.0)
+    assert summaries(tmp_path, TABLE1)[0] == {}
+    assert list(summaries(tmp_path, TABLE1, Study(setting="sbm"))[0]) == ["local"]
+    assert list(summaries(tmp_path, TABLE1, Study(clients=10))[0]) == ["scool-sbm"]
+
+
+def test_divergence_is_shown(tmp_path: Path) -> None:
+    record(tmp_path, ROWS["cga-5-epochs"], 0, 50.0, status="diverged")
+    record(tmp_path, ROWS["cga-5-epochs"], 1, 50.0)
+    found, _ = summaries(tmp_path, TABLE1)
+    row = found["cga-5-epochs"]
+    assert row["paper"] == "diverges" and row["diverged"] == "diverged in 1 of 2 seeds"
+    assert row["seeds"] == [1] and row["difference"] is None
+    assert "| diverges |" in as_markdown("table1", STUDY, [row], [])
+
+
+def test_four_formats_hold_the_same_numbers(tmp_path: Path) -> None:
+    record(tmp_path, ROWS["local"], 0, 90.125)
+    record(tmp_path, ROWS["ditto"], 0, 88.0)
+    found, _ = summaries(tmp_path, TABLE1)
+    rows = list(found.values())
+    markdown = as_markdown("table1", STUDY, rows, ["a note"])
+    assert "| Local SGD | 90.12 | 2.00 | – | 1 | 87.50 | 7.02 | +2.62 (one seed) |" in markdown
+    assert "- a note" in markdown and "participation" not in markdown.split("`ditto`")[0]
+    table = list(csv.DictReader(io.StringIO(table_csv(rows))))
+    assert float(table[0]["accuracy"]) == 90.125 and table[1]["paper"] == "87.32"
+    content = json.loads(as_json("table1", STUDY, rows, []))
+    assert content["rows"][0]["difference"] == pytest.approx(2.625)
+    assert content["rows"][0]["options"]["lr"] == 0.01
+    latex = as_latex("table1", STUDY, rows)
+    assert r"Local SGD & 90.12 & 2.00 & -- & 1 & 87.50" in latex and latex.count(r"\\") == 3
+
+
+def test_the_protocol_is_stated() -> None:
+    stated = stated_options(STUDY.config(ROWS["dpsgd-1-step"], 0))
+    assert stated["steps"] == 1 and stated["order"] == "cta" and "epochs" not in stated
+    stated = stated_options(STUDY.config(ROWS["fedavg"], 0))
+    assert stated["participation"] == 0.1 and stated["augment"] is True
+    assert stated_options(STUDY.config(ROWS["scool-sbm-released"], 0))["relu_logits"] is True
+
+
+def test_a_page_is_filled_between_its_markers(tmp_path: Path) -> None:
+    record(tmp_path / "runs", ROWS["local"], 0, 90.0)
+    rows = list(summaries(tmp_path / "runs", TABLE1)[0].values())
+    page = tmp_path / "page.md"
+    page.write_text(
+        "before\n<!-- begin table1 cifar10-noniid -->\n<!-- end table1 cifar10-noniid -->\nafter\n"
+    )
+    for _ in range(2):  # again: the same page
+        fill_page(page, "table1", STUDY, rows, [Path("some/runs")])
+        text = page.read_text()
+        assert text.startswith("before\n<!-- begin table1 cifar10-noniid from some/runs -->\n\n| ")
+        assert text.endswith("<!-- end table1 cifar10-noniid -->\nafter\n") and "90.00" in text
+        assert text.count("| Local SGD |") == 1
+    with pytest.raises(RunError, match="no place for this table"):
+        fill_page(page, "budget", STUDY, rows, [])
+
+
+# ---------------------------------------------------------------------- figures
+
+
+def figures(target: str, place: Path) -> dict[str, list[dict[str, Any]]]:
+    measured, _ = collect(STUDY, choose_rows(target), [place])
+    plots = figures_of(target, measured)
+    paths = write_figures(plots, place / "figures", "x")
+    assert all(path.stat().st_size > 0 for path in paths)
+    assert {p.suffix for p in paths} == {".pdf", ".png", ".csv"}
+    return {name: [dict(row) for row in plot.rows] for name, plot in plots.items()}
+
+
+def test_convergence_over_local_epochs(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        record(tmp_path, ROWS["local"], seed, 80.0 + seed)
+    record(tmp_path, ROWS["dpsgd-1-step"], 0, 70.0)
+    rows = figures("convergence", tmp_path)["convergence"]
+    ends = {r["row"]: r for r in rows if r["measure"] == "accuracy_mean" and r["round"] > 1}
+    assert ends["local"]["local_epochs"] == ends["dpsgd-1-step"]["local_epochs"] == 500
+    assert (ends["local"]["low"], ends["local"]["mean"], ends["local"]["high"]) == (80, 80.5, 81)
+    assert {r["measure"] for r in rows} == {"accuracy_mean", "train_loss"}
+    (fedavg,) = collect(STUDY, (ROWS["fedavg"],), [_one(tmp_path, ROWS["fedavg"])])[0]
+    assert local_epochs(fedavg) == 0.5
+
+
+def _one(place: Path, row: Row) -> Path:
+    record(place / "other", row, 0, 50.0)
+    return place / "other"
+
+
+def test_heat_maps_of_the_recorded_rounds(tmp_path: Path) -> None:
+    record(tmp_path, ROWS["scool-sbm"], 0, 90.0, graphs=True)
+    rows = figures("graphs", tmp_path)["graphs-scool-sbm"]
+    assert [(r["round"], r["client"], r["from"], r["weight"]) for r in rows] == [
+        (t, c, c, 1.0) for t in (1, 100) for c in range(3)
+    ]
+    record(tmp_path, ROWS["scool-attention"], 0, 90.0)
+    measured, _ = collect(STUDY, choose_rows("graphs", "scool-attention"), [tmp_path])
+    with pytest.raises(RunError, match="its records have no graphs/"):
+        figures_of("graphs", measured)
+
+
+def test_graph_error_of_the_first_rounds(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        record(tmp_path, ROWS["scool-sbm"], seed, 90.0)
+    rows = figures("graph-error", tmp_path)["graph-error"]
+    found = [(r["method"], r["round"], r["mean"]) for r in rows if r["measure"] == "graph_l1"]
+    assert found == [("scool-sbm", 1, 0.5)]  # only rounds that have a line; round 100 is late
+    for path in tmp_path.glob("scool-sbm-*"):
+        folder = RunFolder(path)
+        lines = [{"round": 1, "train_loss": 1.0}, {"round": 2, "train_loss": 1.0}, *folder.rows()]
+        text = "".join(json.dumps(line) + "\n" for line in sorted(lines, key=lambda r: r["round"]))
+        (path / "metrics.jsonl").write_text(text)
+    rows = figures("graph-error", tmp_path)["graph-error"]
+    assert [(r["round"], r["mean"]) for r in rows] == [(1, 0.5), (2, 0.9), (3, 0.8)]
+
+
+def test_budget_over_the_bytes_of_a_client(tmp_path: Path) -> None:
+    for row in choose_rows("budget"):
+        record(tmp_path, row, 0, 50.0)
+    rows = figures("budget", tmp_path)["budget"]
+    assert len(rows) == 12 and {r["percent"] for r in rows} == {2, 5, 8, 10}
+    assert {r["method"] for r in rows} == {"scool-sbm", "scool-attention", "dpsgd"}
+    assert rows[0]["bytes_of_a_client"] == 400 and rows[0]["noise"] is None
+
+
+# ---------------------------------------------------------------------- records of this repository
+
+
+@pytest.mark.parametrize("setting", ["noniid", "sbm"])
+@pytest.mark.parametrize("method", ["scool-sbm", "scool-attention"])
+def test_records_of_a_gpu_machine_are_read(setting: Any, method: str) -> None:
+    """They were written by a version that had fewer options."""
+    folder = ROOT / "benchmarks/2026-11-15-cifar10-core"
+    study = Study(setting=setting)
+    found, _ = summaries(folder, TABLE1, study)
+    assert list(found) == ["scool-sbm", "scool-attention"]
+    header = json.loads((folder / f"{method}-{setting}" / "run.json").read_text())
+    assert found[method]["accuracy"] == pytest.approx(header["result"]["accuracy_mean"])
+    assert found[method]["seeds"] == [0] and found[method]["verdict"] == "one seed"
+
+
+def test_ten_percent_in_the_sbm_setting_belongs_to_the_budget() -> None:
+    folder = ROOT / "benchmarks/2026-11-15-cifar10-core"
+    found, _ = summaries(folder, choose_rows("budget"), Study(setting="sbm"))
+    assert list(found) == ["scool-sbm-10-percent", "scool-attention-10-percent"]
+    assert found["scool-sbm-10-percent"]["accuracy"] == pytest.approx(88.4, abs=0.01)
+
+
+PAGE = (ROOT / "docs/reproduction.md").read_text()
+PLACES = re.findall(
+    r"<!-- begin (\S+) (\S+)-(\w+) from (.+?) -->\n\n(.*?)\n\n<!-- end \1 \2-\3 -->",
+    PAGE,
+    re.DOTALL,
+)
+
+
+def test_the_page_has_tables() -> None:
+    assert len(PLACES) >= 2
+
+
+@pytest.mark.parametrize(
+    ("target", "dataset", "setting", "folders", "text"), PLACES, ids=lambda v: v[:20]
+)
+def test_the_numbers_of_the_page_are_those_of_the_records(
+    target: str, dataset: str, setting: Any, folders: str, text: str
+) -> None:
+    """If this fails: scool reproduce TARGET --results FOLDER --page docs/reproduction.md"""
+    study = Study(dataset, setting)
+    places = [ROOT / folder for folder in folders.split()]
+    measured, _ = collect(study, choose_rows(target), places)
+    assert text == family_tables([summarise_row(m, study, measured) for m in measured])
