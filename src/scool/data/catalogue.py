@@ -173,7 +173,7 @@ def load(config: DataConfig, seed: int = 0) -> Federation:
     _refuse(config, "unequal_sizes", "only synthetic has it; use partition dirichlet")
     if config.dataset == "digits":
         return _load_digits(config, dataset, seed)
-    return _load_images(config, dataset, seed)
+    return load_images(config, dataset, seed)
 
 
 def _refuse(config: DataConfig, field: str, remedy: str) -> None:
@@ -223,7 +223,7 @@ def _load_digits(config: DataConfig, dataset: Dataset, seed: int) -> Federation:
     )
 
 
-def _load_images(config: DataConfig, dataset: Dataset, seed: int) -> Federation:
+def load_images(config: DataConfig, dataset: Dataset, seed: int) -> Federation:
     kind = "noniid" if config.partition == "auto" else config.partition
     require(kind != "permuted", "partition", kind, "only digits has it; use noniid, sbm, ...")
     _refuse(config, "groups", f"partition {kind} has no groups to set; leave it out")

@@ -43,7 +43,7 @@ def _score_over(records: Sequence[RunRecord], width: float, over: str) -> Plot:
     groups = group_runs(records)
     shade = 0.13 if len(groups) <= FEW else 0.0  # bands of many lines would hide the lines
     with styled():
-        height = 0.58 * width + _legend_height(list(groups), width)
+        height = 0.58 * width + legend_height(list(groups), width)
         figure, ((axes,),) = picture(width=width, height=height)
         for number, (label, runs) in enumerate(groups.items()):
             line = curves([records[run] for run in runs])["score"]
@@ -70,11 +70,11 @@ def _score_over(records: Sequence[RunRecord], width: float, over: str) -> Plot:
                 }
                 for n, t in enumerate(line["round"])
             ]
-        _need(rows, "no evaluated round is recorded")
+        need_records(rows, "no evaluated round is recorded")
         words = "sent by all clients (MB)" if over == "bytes" else "round"
         axes.set_xlabel(words)
         axes.set_ylabel(score_words(records))
-        _legend(figure, axes, width)
+        legend(figure, axes, width)
     return Plot(figure, rows)
 
 
@@ -83,7 +83,7 @@ def plot_graph_error(records: Sequence[RunRecord], width: float) -> Plot:
     rows: list[Row] = []
     groups = group_runs(records)
     with styled():
-        height = width + _legend_height(list(groups), width)
+        height = width + legend_height(list(groups), width)
         figure, ((above,), (below,)) = picture(2, 1, width=width, height=height)
         for number, (label, runs) in enumerate(groups.items()):
             mine = [records[run] for run in runs]
@@ -100,11 +100,11 @@ def plot_graph_error(records: Sequence[RunRecord], width: float) -> Plot:
                         rounds, line["mean"], line["low"], line["high"], strict=True
                     )
                 ]
-        _need(rows, "the true graph is not known")
+        need_records(rows, "the true graph is not known")
         above.set_ylabel("L1 distance")
         below.set_ylabel("adjusted Rand index")
         below.set_xlabel("round")
-        _legend(figure, above, width)
+        legend(figure, above, width)
     return Plot(figure, rows)
 
 
@@ -144,7 +144,7 @@ def plot_gains(records: Sequence[RunRecord], width: float) -> Plot:
     alone = {label for label, runs in group_runs(records).items() if records[runs[0]].is_local_only}
     shown = [r for r in rows if r[value] is not None and not (known and r["method"] in alone)]
     shown = shown or known
-    _need(shown, "no evaluated round is recorded")
+    need_records(shown, "no evaluated round is recorded")
     labels = list(dict.fromkeys(row["method"] for row in shown))
     with styled():
         more = 0 if len(labels) <= FEW else 0.055 * max(map(len, labels))
@@ -175,18 +175,18 @@ def _legend_columns(labels: Sequence[str], width: float) -> int:
     return max(1, min(4, len(labels), int(width / (0.4 + 0.05 * longest))))
 
 
-def _legend_height(labels: Sequence[str], width: float) -> float:
+def legend_height(labels: Sequence[str], width: float) -> float:
     """Inches that the legend below a figure takes."""
     return 0.15 + 0.15 * -(-len(labels) // _legend_columns(labels, width))
 
 
-def _legend(figure: Picture, axes: Any, width: float) -> None:
+def legend(figure: Picture, axes: Any, width: float) -> None:
     """Below the axes, so that no line is hidden."""
     handles, labels = axes.get_legend_handles_labels()
     columns = _legend_columns(labels, width)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, columnspacing=1)
 
 
-def _need(rows: Sequence[Row], why: str) -> None:
+def need_records(rows: Sequence[Row], why: str) -> None:
     if not rows:
         raise RunError(f"this plot is not possible: {why} in these runs")

@@ -24,7 +24,7 @@ def first_runs(records: Sequence[RunRecord]) -> dict[str, RunRecord]:
     return {label: records[runs[0]] for label, runs in group_runs(records).items()}
 
 
-def _order(record: RunRecord, w: Tensor) -> tuple[list[int], str]:
+def client_order(record: RunRecord, w: Tensor) -> tuple[list[int], str]:
     """By true group where it is known, else by what was learned."""
     if record.clients is not None and record.clients.groups is not None:
         return by_label(record.clients.groups), "true group"
@@ -50,12 +50,12 @@ def plot_graph(records: Sequence[RunRecord], width: float) -> Plot:
             continue
         round, w = found
         truth = record.clients.truth if record.clients else None
-        order, by = _order(record, w)
+        order, by = client_order(record, w)
         if truth is not None and not panels:
             panels.append(Panel("true graph", truth, order, by))
-            rows += _edges("true graph", None, None, truth)
+            rows += strongest_edges("true graph", None, None, truth)
         panels.append(Panel(label, w, order, by))
-        rows += _edges(label, record.seed, round + 1, w)
+        rows += strongest_edges(label, record.seed, round + 1, w)
     if not panels:
         raise RunError("this plot is not possible: no graph is recorded in these runs")
     if len(panels) > PANELS:
@@ -63,10 +63,10 @@ def plot_graph(records: Sequence[RunRecord], width: float) -> Plot:
             f"this plot is not possible: {len(panels)} graphs are too many for a figure. Give "
             f"at most {PANELS - 1} methods"
         )
-    return Plot(_draw_panels(panels, width), rows)
+    return Plot(draw_panels(panels, width), rows)
 
 
-def _draw_panels(panels: Sequence[Panel], width: float) -> Picture:
+def draw_panels(panels: Sequence[Panel], width: float) -> Picture:
     """Heat maps that share one scale, each divided by its own largest weight."""
     columns = min(len(panels), 2 if width < 5 else 4)
     lines = -(-len(panels) // columns)
@@ -90,7 +90,7 @@ def _draw_panels(panels: Sequence[Panel], width: float) -> Picture:
     return figure
 
 
-def _edges(label: str, seed: int | None, round: int | None, w: Tensor) -> list[Row]:
+def strongest_edges(label: str, seed: int | None, round: int | None, w: Tensor) -> list[Row]:
     return [
         {"method": label, "seed": seed, "round": round, "client": i, "from": j, "weight": value}
         for (i, j), value in zip(w.nonzero().tolist(), w[w != 0].tolist(), strict=True)
@@ -143,7 +143,7 @@ def plot_blocks(records: Sequence[RunRecord], width: float) -> Plot:
     with styled():
         figure, grid = picture(len(panels), 1, width=width, height=0.62 * width * len(panels))
         for axes, (label, record, rounds, blocks) in zip(grid.flat, panels, strict=True):
-            order, by = _order(record, torch.eye(blocks.shape[1]))
+            order, by = client_order(record, torch.eye(blocks.shape[1]))
             image = _draw_blocks(axes, rounds, blocks, order, most)
             axes.set(title=plain(label), xlabel="round", ylabel=f"client, by {by}")
             ticks = list(range(0, most, -(-most // 10)))

@@ -14,8 +14,8 @@ from scool.recording.atomic import write_bytes
 from scool.recording.folder import make_folder
 from scool.report.lines import cumulative, curve
 from scool.report.plot import as_csv
-from scool.report.plots import FEW, Plot, Row, _legend, _legend_height, _need, plot_graph_error
-from scool.report.plots_graph import Panel, _draw_panels, _edges, _order
+from scool.report.plots import FEW, Plot, Row, legend, legend_height, need_records, plot_graph_error
+from scool.report.plots_graph import Panel, client_order, draw_panels, strongest_edges
 from scool.report.records import RunRecord
 from scool.report.reproduced import Measured, mean, named, noise, with_graph_error
 
@@ -68,7 +68,7 @@ def plot_convergence(rows: Sequence[Measured]) -> Plot:
     table: list[Row] = []
     labels = [row.row.title for row in rows]
     with styled():
-        height = 0.42 * WIDE + _legend_height(labels, WIDE)
+        height = 0.42 * WIDE + legend_height(labels, WIDE)
         figure, ((left, right),) = picture(1, 2, width=WIDE, height=height)
         for number, row in enumerate(rows):
             step, style = local_epochs(row), line_style(number)
@@ -93,13 +93,13 @@ def plot_convergence(rows: Sequence[Measured]) -> Plot:
                     }
                     for n, t in enumerate(line["round"])
                 ]
-        _need(table, "no evaluated round is recorded")
+        need_records(table, "no evaluated round is recorded")
         left.set_ylabel("test accuracy (%)")
         right.set_ylabel("training loss")
         right.set_yscale("log")
         for axes in (left, right):
             axes.set_xlabel("local epochs of a client")
-        _legend(figure, left, WIDE)
+        legend(figure, left, WIDE)
     return Plot(figure, table)
 
 
@@ -114,15 +114,15 @@ def plot_rounds(row: Measured) -> Plot:
     panels: list[Panel] = []
     table: list[Row] = []
     graphs = {t: w for t in sorted(record.graph_files) if (w := record.graph(t)) is not None}
-    order, by = _order(record, graphs[max(graphs)])
+    order, by = client_order(record, graphs[max(graphs)])
     truth = record.clients.truth if record.clients else None
     if truth is not None:
         panels.append(Panel("true graph", truth, order, by))
-        table += _edges("true graph", None, None, truth)
+        table += strongest_edges("true graph", None, None, truth)
     for t, w in graphs.items():
         panels.append(Panel(f"{row.row.title}, round {t + 1}", w, order, by))
-        table += _edges(row.row.name, record.seed, t + 1, w)
-    return Plot(_draw_panels(panels, WIDE), table)
+        table += strongest_edges(row.row.name, record.seed, t + 1, w)
+    return Plot(draw_panels(panels, WIDE), table)
 
 
 def plot_early_error(rows: Sequence[Measured]) -> Plot:
@@ -143,7 +143,7 @@ def plot_budgets(rows: Sequence[Measured]) -> Plot:
     table: list[Row] = []
     with styled():
         methods = list(dict.fromkeys(row.row.method for row in rows))
-        height = 0.62 * COLUMN + _legend_height(methods, COLUMN)
+        height = 0.62 * COLUMN + legend_height(methods, COLUMN)
         figure, ((axes,),) = picture(width=COLUMN, height=height)
         for number, method in enumerate(methods):
             points = [_budget_point(row) for row in rows if row.row.method == method and row.scored]
@@ -158,11 +158,11 @@ def plot_budgets(rows: Sequence[Measured]) -> Plot:
             for point, at, value in zip(points, x, y, strict=True):
                 offset = {"xytext": (2, 3), "textcoords": "offset points", "fontsize": 6}
                 axes.annotate(f"{point['percent']} %", (at, value), **offset)
-        _need(table, "no run of a budget is finished")
+        need_records(table, "no run of a budget is finished")
         axes.set_xscale("log")
         axes.set_xlabel("sent by a client in all rounds (GB)")
         axes.set_ylabel("test accuracy (%)")
-        _legend(figure, axes, COLUMN)
+        legend(figure, axes, COLUMN)
     return Plot(figure, table)
 
 

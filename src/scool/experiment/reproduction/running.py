@@ -34,7 +34,7 @@ class Shelf:
         """The clients of a seed; those of the last call are still at hand."""
         if self._last is None or self._last[:2] != (data, seed):
             entry = replace(catalogue.find(data.dataset), read=self._read(data))
-            self._last = (data, seed, catalogue._load_images(data, entry, seed))
+            self._last = (data, seed, catalogue.load_images(data, entry, seed))
         return self._last[2]
 
     def _read(self, data: DataConfig) -> Callable[..., Labelled]:
