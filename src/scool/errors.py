@@ -4,7 +4,8 @@ import dataclasses
 import difflib
 import importlib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from numbers import Integral, Real
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 
@@ -55,8 +56,20 @@ def require(condition: bool, field: str, value: object, remedy: str) -> None:
         raise ConfigError(f"{field} = {value!r} is not possible: {remedy}")
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+_KINDS: dict[Any, tuple[Callable[[object], bool], str]] = {
+    int: (lambda value: _is_number(value) and isinstance(value, Integral), "a whole number"),
+    float: (_is_number, "a number"),
+    str: (lambda value: isinstance(value, str), "a text"),
+    bool: (lambda value: isinstance(value, bool), "True or False"),
+}
+
+
 def check_fields(options: Any) -> None:
-    """What every option of a dataclass must satisfy: a known name, a finite number.
+    """What every option of a dataclass must satisfy: its type, a known name, a finite number.
 
     >>> from scool.learning.local_sgd import LocalSGD
     >>> LocalSGD(optimizer="adm")
@@ -68,6 +81,8 @@ def check_fields(options: Any) -> None:
         value, hint = getattr(options, field.name), hints[field.name]
         if get_origin(hint) is Literal and value not in get_args(hint):
             unknown(field.name, str(value), map(str, get_args(hint)))
+        if hint in _KINDS and not _KINDS[hint][0](value):
+            require(False, field.name, value, f"give {_KINDS[hint][1]}")
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{field.name} = {value!r} is not possible: give a finite number")
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from reference.local_steps import local_steps, size_of
 from scool.algorithms import DPSGD, LocalOnly
+from scool.cli.resume import rerun, resume
 from scool.cli.run import run
 from scool.data.catalogue import DataConfig
 from scool.errors import ConfigError
@@ -167,6 +168,12 @@ def test_the_command_line_takes_a_matrix_and_single_steps(
     words = f"dpsgd --matrix {path} --steps 1 --rounds 3 --clients 6 --groups 2 --device cpu --json"
     assert run([*words.split(), "--quiet", "--out", str(tmp_path / "run")]) == 0
     assert json.loads(capsys.readouterr().out)["messages"] == 3 * 12
+    Path(path).unlink()  # the record holds the matrix: what becomes of the file does not matter
+    done, again = str(tmp_path / "run"), str(tmp_path / "again")
+    assert rerun([done, "--out", again, "--json", "--quiet"]) == 0
+    assert json.loads(capsys.readouterr().out)["messages"] == 3 * 12
+    assert resume([done, "--json", "--quiet"]) == 0
+    write(tmp_path, ".csv", mixing_matrix("ring", 6))
     with pytest.raises(ConfigError, match="6 rows for 8 clients"):
         run(
             [

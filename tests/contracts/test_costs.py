@@ -105,8 +105,8 @@ def gossip_body(r: Round) -> Cost:
 
 
 def cross_gradients(r: Round) -> Cost:
-    """A model there and one back, an edge and direction."""
-    return of(2 * r.E, r.d)
+    """A model there and one back, an edge and direction; who goes on, to everyone."""
+    return add(of(2 * r.E, r.d), of(K * (K - 1), 1))
 
 
 def fetched(r: Round) -> Cost:

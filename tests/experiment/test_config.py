@@ -2,12 +2,15 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import scool
 from scool.algorithms import SCooL
 from scool.data.catalogue import DataConfig
 from scool.errors import ConfigError, RunError
@@ -177,3 +180,42 @@ def test_rows_hold_only_what_json_can() -> None:
     assert json.loads(json.dumps(row, allow_nan=False)) == row
     assert row["train_loss"] == 1.0 and row["vector"] == [1.0, None, None]
     assert row["blocks"] == [1, 2] and row["number"] is None
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: LocalSGD(epochs=1.5), "epochs = 1.5 is not possible: give a whole number"),
+        (lambda: LocalSGD(lr="a"), "lr = 'a' is not possible: give a number"),
+        (lambda: LocalSGD(nesterov=1), "nesterov = 1 is not possible: give True or False"),
+        (lambda: scool.IFCA(num_clusters=2.5), "num_clusters = 2.5"),
+        (lambda: scool.Ditto(lam="a"), "lam = 'a'"),
+        (lambda: scool.DPSGD(topology=3), "topology = 3 is not possible: give a text"),
+        (lambda: scool.PENS(top=True), "top = True is not possible: give a whole number"),
+    ],
+)
+def test_options_have_their_types(build: Callable[[], Any], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build()
+    assert words in str(caught.value)
+
+
+def test_numbers_of_other_libraries_are_numbers() -> None:
+    sgd = LocalSGD(lr=np.float32(0.5), epochs=np.int64(2))  # type: ignore[arg-type]
+    assert (sgd.lr, sgd.epochs) == (0.5, 2) and LocalSGD(lr=1).lr == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rounds": 2.5}, "rounds = 2.5 is not possible: give a whole number"),
+        ({"algorithm": "local"}, "algorithm = 'local' is not possible: give a method"),
+        ({"algorithm": scool.LocalOnly}, "is not possible: give a method, e.g. scool."),
+    ],
+)
+def test_fit_refuses_what_is_no_method_or_number(options: dict[str, Any], words: str) -> None:
+    federation = scool.digits(num_clients=4, groups=2, seed=0)
+    arguments = {"algorithm": scool.LocalOnly(), "rounds": 1} | options
+    with pytest.raises(ConfigError) as caught:
+        scool.fit(federation, "linear", arguments.pop("algorithm"), **arguments)
+    assert words in str(caught.value)

@@ -204,6 +204,19 @@ def test_a_candidate_that_diverges_is_never_chosen(tmp_path: Path) -> None:
     json.dumps(chosen, allow_nan=False)
 
 
+def test_a_candidate_that_loses_some_clients_is_not_chosen(tmp_path: Path) -> None:
+    """The clients that break keep a finite model and would be scored with it."""
+    data = DataConfig(dataset="synthetic", clients=20, val_fraction=0.2)
+    settings = Settings(data=data, model=ModelConfig("linear"), rounds=4, device="cpu")
+    wild = search(settings=settings, space={"lr": (1e-9, 1e37)})
+    (chosen,) = run_search(wild, tmp_path / "a")
+    tame, broken = rows(tmp_path / "a")
+    assert tame["score"] is not None and chosen["options"] == {"lr": 1e-9}
+    assert broken["score"] is None and "diverged" in broken["problem"]
+    assert "nobody is left" not in broken["problem"]  # some went on
+    assert chosen["tried"][1]["problems"] == [broken["problem"]]
+
+
 # ---------------------------------------------------------------------- stopping and going on
 
 

@@ -43,7 +43,8 @@ class CGA:
     Many local steps a round diverge, as in the paper's table: a client whose loss is no number, or
     a thousand times that of the uninformed predictor, stops where it is, its neighbours go on
     without it, and `diverged` in the record counts such clients. Traffic: two models an edge and
-    direction; the average costs nothing, as everyone has seen its neighbours' models. Memory: as
+    direction, and a byte to everyone, whether one goes on; the average costs nothing, as everyone has
+    seen its neighbours' models. Memory: as
     many models as there are edges and clients. Esfandiari et al., ICML 2021.
     """
 
@@ -91,8 +92,7 @@ class CGA:
         mixed = engine.mix(w, theta, via="held")
         velocity, move = self._momentum(state.velocity, g)
         stepped = {n: mixed[n] - move[n] for n in mixed}
-        fits = goes.clone()
-        fits[engine.owned.cpu()] &= _is_finite(stepped).cpu()
+        fits = goes & engine.gather(_is_finite(stepped)).cpu()
         after = CGAState(
             choose(engine, fits, stepped, theta),
             state.w,

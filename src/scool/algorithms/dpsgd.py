@@ -1,6 +1,6 @@
 """Gossip on a fixed graph: decentralised parallel SGD."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, final
 
 from torch import Tensor
@@ -40,7 +40,7 @@ class DPSGD:
     matrix: str = ""
     """File (.npy, .csv, .txt) with one's own K x K weights instead of a topology."""
     weights: Tensor | None = field(default=None, compare=False)
-    """The same as a tensor; from Python only."""
+    """The same as a tensor; from Python, and in records, which hold what the file held."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -49,6 +49,10 @@ class DPSGD:
             raise ConfigError("matrix and weights are both given: give one of them")
         if self.topology not in TOPOLOGIES:
             unknown("topology", self.topology, TOPOLOGIES)
+
+    def complete(self) -> "DPSGD":
+        """The same with the matrix of the file in place of its name, as records keep it."""
+        return replace(self, weights=read_matrix(self.matrix), matrix="") if self.matrix else self
 
     def init(self, engine: Engine, theta0: Params) -> DPSGDState:
         return DPSGDState(engine.replicate(theta0), self._mixing_matrix(engine))

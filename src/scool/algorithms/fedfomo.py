@@ -102,7 +102,8 @@ class FedFomo:
 
 def _distances(engine: Engine, a: Tree, sent: Tree) -> Tensor:
     r"""(K, K) $\|\theta_n - a_i\|$, by $\theta_n = a_n + m_n$: $\|m_n\|^2 + 2 \langle m_n, a_n -
-    a_i \rangle + \|a_n - a_i\|^2$ loses no digits where models lie close together."""
+    a_i \rangle + \|a_n - a_i\|^2$ keeps digits that the difference of two large squares
+    would lose where models lie close together."""
     moved = {n: t - a[n] for n, t in sent.items()}
     along = engine.inner(a, moved)  # <a_i, m_n>
     square = engine.inner(moved, moved).diagonal() + 2 * (along.diagonal() - along)

@@ -1,4 +1,4 @@
-"""`scool bench engine | scaling | estep`."""
+"""`scool bench engine | scaling | estep | scale-out`."""
 
 import json as json_module
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from scool.experiment.bench import bench_engine, bench_estep, bench_scaling
+from scool.experiment.scale_out import CLIENTS, RANKS, bench_scale_out
 
 
 @dataclass(frozen=True)
@@ -19,10 +20,15 @@ class BenchCommand:
     On shared machines compare the ratios, which are measured in one run, not the times.
     """
 
-    what: tyro.conf.Positional[Literal["engine", "scaling", "estep"]]
-    """engine: against the per-client loop; scaling: growth with K; estep: SBM and MMSBM."""
+    what: tyro.conf.Positional[Literal["engine", "scaling", "estep", "scale-out"]]
+    """engine: against the per-client loop; scaling: growth with K; estep: SBM and MMSBM;
+    scale-out: rounds of several ranks on this machine's CPU, and their efficiency."""
     device: str = "auto"
-    """auto, cpu or cuda."""
+    """auto, cpu or cuda (engine, scaling)."""
+    clients: tuple[int, ...] = CLIENTS
+    """scale-out: numbers of clients."""
+    ranks: tuple[int, ...] = RANKS
+    """scale-out: numbers of ranks; efficiency compares with the first."""
     json: bool = False
     """Print one JSON object a line."""
 
@@ -32,6 +38,8 @@ def bench(arguments: Sequence[str]) -> int:
     rows: Iterable[Mapping[str, Any]]
     if command.what == "engine":
         rows = bench_engine(command.device)
+    elif command.what == "scale-out":
+        rows = bench_scale_out(command.clients, command.ranks)
     else:
         rows = bench_estep() if command.what == "estep" else [bench_scaling(command.device)]
     if command.json:

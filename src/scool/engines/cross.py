@@ -118,7 +118,7 @@ def sparse_losses(
 
 def _listed(pairs: Tensor) -> tuple[Tensor, Tensor]:
     """(m, degree) the columns of each row of `pairs` (m, n), padded, and which are no padding.
-    Sorting would do as well, but takes the longer the fewer pairs there are."""
+    Without sorting, which takes seconds for ten thousand clients."""
     count = pairs.sum(dim=1)
     row, column = pairs.nonzero().T
     slot = torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[row]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import final
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
@@ -40,11 +39,6 @@ from scool.learning.losses import LOSSES
 from scool.models.dropout import with_streams
 from scool.randomness import derive
 from scool.types import Params, Tree
-
-MANY, SPARSE = (
-    500,
-    0.2,
-)  # clients, and share of nonzero weights, for which a mix is a sparse product
 
 
 def resolve_device(name: str) -> torch.device:
@@ -84,17 +78,6 @@ def not_finite(client: int, reason: str) -> QuarantineError:
 
 def _rows(tree: Tree, ids: Tensor) -> Tree:
     return {name: stacked[ids] for name, stacked in tree.items()}
-
-
-def _product(w: Tensor, rows: Tensor) -> Tensor:
-    """w (K, K) times rows (K, d). Of many clients with few neighbours only the nonzero weights are
-    looked at, so that the work grows with K and not with its square."""
-    edges = w.nonzero()
-    if len(w) <= MANY or len(edges) > SPARSE * w.numel():
-        return w @ rows
-    first = torch.searchsorted(edges[:, 0].contiguous(), torch.arange(len(w), device=w.device))
-    weights = w[edges[:, 0], edges[:, 1]]
-    return F.embedding_bag(edges[:, 1], rows, first, mode="sum", per_sample_weights=weights)
 
 
 def _finite(tree: Tree) -> Tensor:

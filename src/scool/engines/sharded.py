@@ -4,9 +4,7 @@ The K x K matrices are whole and equal on all ranks, so both ends of every trans
 and nothing is negotiated. Models travel from rank to rank, data never do.
 """
 
-import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, final
 
 import torch
@@ -14,7 +12,7 @@ from torch import Tensor, nn
 
 from scool.contracts import Metric, Route, Trained
 from scool.contracts import Split as SplitName
-from scool.data.federation import Federation, Split
+from scool.data.federation import Federation
 from scool.engines.counted import (
     count_cross,
     count_cross_gradient,
@@ -24,69 +22,20 @@ from scool.engines.counted import (
     count_peers,
     count_total,
     count_train_at,
-    model_bytes,
 )
 from scool.engines.cross import Drawn, suits_dense
 from scool.engines.formulation import Precision
 from scool.engines.ledger import Ledger
-from scool.engines.local import LocalEngine, not_finite, resolve_device, uninformed_log_lik
+from scool.engines.local import LocalEngine, not_finite, uninformed_log_lik
 from scool.engines.mixing import mixer
 from scool.engines.placement import Placement
+from scool.engines.sharded_data import cut, rank_device
+from scool.engines.sharded_exchange import Exchange, take_rows
 from scool.engines.sharded_ranks import Ranks
-from scool.errors import ConfigError
 from scool.graph.normalise import without
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Pull, Rule
 from scool.types import Params, Tree
-
-
-@dataclass(frozen=True)
-class Shard(Federation):
-    """Some clients of a federation. It may lack what the others hold, so it is not checked anew."""
-
-    def __post_init__(self) -> None:
-        pass
-
-
-def cut(federation: Federation, clients: Tensor) -> Shard:
-    """The clients `clients` (n,) with the samples they use, and no others."""
-
-    def part(split: Split) -> Split:
-        index = split.index[clients]
-        used, rows = index.unique(return_inverse=True)
-        return Split(split.x[used], rows.view_as(index), split.mask[clients], split.y[clients])
-
-    return Shard(
-        name=federation.name,
-        train=part(federation.train),
-        val=part(federation.val),
-        test=part(federation.test),
-        classes=federation.classes[clients],
-        task=federation.task,
-        transform=federation.transform,
-    )
-
-
-def rank_device(name: str, rank: int) -> str:
-    """The device of a rank: on a machine with GPUs, one each."""
-    local_rank = int(os.environ.get("LOCAL_RANK", rank))  # on its own machine, says torchrun
-    device = resolve_device(name)
-    if device.type != "cuda" or device.index is not None:
-        return str(device)
-    count = torch.cuda.device_count()
-    if local_rank >= count:
-        raise ConfigError(
-            f"device = {name!r} is not possible: this machine has {count} GPUs and more ranks. "
-            f"Start {count} ranks on it, or use --device cpu"
-        )
-    return f"cuda:{local_rank}"
-
-
-def _rows(tree: Tree, rows: Tensor) -> Tree:
-    """Some rows of a tree; the tree itself where these are all, in order."""
-    if len(rows) == len(next(iter(tree.values()))):
-        return tree
-    return {name: stacked[rows.to(stacked.device)] for name, stacked in tree.items()}
 
 
 @final
@@ -130,6 +79,7 @@ class ShardedEngine:
     def _settle(self, placement: Placement) -> None:
         """Hold the clients that a placement gives to this rank."""
         self.placement = placement
+        self._exchange = Exchange(self.ranks, placement)
         self._mine = placement.held[self.ranks.rank]  # (n,) ids, on the CPU
         shard = cut(self.federation, self._mine)
         self._stack = LocalEngine(shard, ids=self._mine, **self._options)
@@ -140,10 +90,10 @@ class ShardedEngine:
         placed = torch.arange(self.ranks.size)[:, None] == placement.holder  # (ranks, K)
         count = placement.counts[self.ranks.rank]
         out = {name: t.new_empty(count, *t.shape[1:]) for name, t in tree.items()}
-        for ids, rows in self._visits("move", tree, placed):
+        for ids, rows in self._exchange.visits("move", tree, placed):
             stay = placed[self.ranks.rank, ids].nonzero()[:, 0]
             to = placement.position[ids[stay]].to(self.device)
-            for name, t in _rows(rows, stay).items():
+            for name, t in take_rows(rows, stay).items():
                 out[name][to] = t
         self._settle(placement)
         self.restore_quarantine(self.quarantined)
@@ -183,7 +133,7 @@ class ShardedEngine:
         self.ledger.add_samples(int(sgd.samples_per_round(self.sizes, round)[chosen].sum()))
         found = self._stack.train(theta, sgd, round, chosen[self._mine], pull, only)
         self._share_quarantine()
-        return Trained(found.theta, self._rows(found.loss))
+        return Trained(found.theta, self._exchange.rows(found.loss))
 
     def train_at(self, theta: Tree, hosts: Tensor, sgd: LocalSGD, round: int) -> Trained:
         hosts, active = hosts.cpu(), self.active
@@ -201,7 +151,7 @@ class ShardedEngine:
             trained, loss[ids] = self._steps_at(models, positions, rule, round)
             return trained
 
-        for rows, trained in self._errands("train_at", theta, wanted, work):
+        for rows, trained in self._exchange.errands("train_at", theta, wanted, work):
             for name, stacked in trained.items():
                 out[name][rows] = stacked
         values = self.ranks.gather(loss[wanted[self.ranks.rank]], wanted.sum(dim=1).tolist())
@@ -214,7 +164,7 @@ class ShardedEngine:
         loss = torch.full((len(hosts),), torch.nan, dtype=torch.float64)
 
         def work(rows: Tensor) -> None:
-            part, where = _rows(models, rows), hosts.to(self.device)[rows]
+            part, where = take_rows(models, rows), hosts.to(self.device)[rows]
             trained, mean, stops = self._stack._local_steps(part, where, rule, None, round)
             loss[rows.cpu()] = mean.where(stops < 0, torch.nan)
             for name, stacked in trained.items():
@@ -226,7 +176,7 @@ class ShardedEngine:
     def gradient(self, theta: Tree, split: SplitName) -> Trained:
         self.ledger.add_samples(int(self.sizes[self.active].sum()) if split == "train" else 0)
         found = self._stack.gradient(theta, split)
-        return Trained(found.theta, self._rows(found.loss))
+        return Trained(found.theta, self._exchange.rows(found.loss))
 
     # ------------------------------------------------------------------ meeting others
 
@@ -237,7 +187,7 @@ class ShardedEngine:
         wanted = self.placement.wanted((w != 0) & active)
         mine = w[self._mine].where(active, 0.0)  # 0 times infinity is NaN: the quarantined stay out
         out: Tree = {}
-        for ids, models in self._visits("mix", tree, wanted):
+        for ids, models in self._exchange.visits("mix", tree, wanted):
             mix = mixer(mine[:, ids], self.device, self.dtype)
             idle = (~active[ids]).to(self.device)
             for name, t in models.items():
@@ -280,18 +230,15 @@ class ShardedEngine:
         is_dense = suits_dense(pairs, draw)
         mine = pairs[:, self._mine]  # (K, n)
         losses = torch.full(mine.shape, torch.nan, dtype=torch.float64)
-        for ids, models in self._visits("cross_models", theta, self.placement.wanted(pairs.T)):
+        for ids, models in self._exchange.visits(
+            "cross_models", theta, self.placement.wanted(pairs.T)
+        ):
             rows = mine[ids].any(dim=1).nonzero()[:, 0]
             if len(rows):
-                ids, models = ids[rows], _rows(models, rows)
+                ids, models = ids[rows], take_rows(models, rows)
                 readers = ids.to(self.device)
                 losses[ids] = self._stack.try_models(models, readers, mine[ids], drawn, is_dense)
-        counts = [int(pairs[:, held].sum()) for held in self.placement.held]
-        values = self.ranks.gather(losses.T[mine.T], counts)  # only what was measured travels
-        order = torch.cat(self.placement.held)
-        out = torch.full((self.num_clients, self.num_clients), torch.nan, dtype=torch.float64)
-        out[pairs.T[order]] = values
-        return out[order.argsort()].T
+        return self._exchange.entries(losses, pairs)
 
     def cross_gradient(self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int) -> Tree:
         active = self.active
@@ -308,7 +255,7 @@ class ShardedEngine:
             return gradients
 
         wanted = self.placement.wanted((w != 0).T)
-        for rows, gradients in self._errands("cross_gradients", theta, wanted, work):
+        for rows, gradients in self._exchange.errands("cross_gradients", theta, wanted, work):
             for name, g in gradients.items():
                 out[name][rows] += g
         self.ledger.add_samples(int(self.ranks.total(torch.tensor([samples]))[0]))
@@ -326,7 +273,7 @@ class ShardedEngine:
 
     def gather(self, rows: Tensor) -> Tensor:
         count_gather(self.ledger, rows, self.num_clients)
-        return self._rows(rows)
+        return self._exchange.rows(rows)
 
     def total(self, x: Tensor) -> Tensor:
         count_total(self.ledger, x, self.num_clients)
@@ -335,74 +282,25 @@ class ShardedEngine:
     # ------------------------------------------------------------------ how good
 
     def measure(self, theta: Tree, split: SplitName, metric: Metric) -> Tensor:
-        return self._rows(self._stack.measure(theta, split, metric))
+        return self._exchange.rows(self._stack.measure(theta, split, metric))
 
     def collect(self, tree: Tree) -> Tree:
         """All K rows on the first rank, in the memory of its CPU; elsewhere the rows held there."""
         wanted = torch.zeros(self.ranks.size, self.num_clients, dtype=torch.bool)
         wanted[0] = True
         if not self.ranks.is_first:
-            for _ in self._visits("collect", tree, wanted):
+            for _ in self._exchange.visits("collect", tree, wanted):
                 pass
             return {name: t.cpu() for name, t in tree.items()}
         whole = {
             n: t.new_empty(self.num_clients, *t.shape[1:], device="cpu") for n, t in tree.items()
         }
-        for ids, rows in self._visits("collect", tree, wanted):
+        for ids, rows in self._exchange.visits("collect", tree, wanted):
             for name, t in rows.items():
                 whole[name][ids] = t.cpu()
         return whole
 
     # ------------------------------------------------------------------ inside
-
-    def _visits(self, purpose: str, tree: Tree, wanted: Tensor) -> Iterator[tuple[Tensor, Tree]]:
-        """(ids, their rows): first all clients held here, then those of each other rank that this
-        one wants, once each. `wanted` (ranks, K) is equal everywhere. Between two ranks in turn,
-        so that no more than one other shard is here at a time.
-        """
-        yield self._mine, tree
-        self._count(purpose, tree, wanted)
-        for hop in range(1, self.ranks.size):
-            ids, sent = self._hop(wanted, hop)
-            guests = self._trade(_rows(tree, sent), -hop, len(ids), tree, hop)
-            if len(ids):
-                yield ids, guests
-
-    def _errands(
-        self, purpose: str, tree: Tree, wanted: Tensor, work: Callable[[Tensor, Tree], Tree]
-    ) -> Iterator[tuple[Tensor, Tree]]:
-        """Rows travel to the ranks that want them, `work(ids, rows)` is done there, and what comes
-        of it travels back: (positions here, results), for every rank that had some."""
-        self._count(purpose, tree, wanted, times=2)
-        for hop in range(self.ranks.size):
-            ids, sent = self._hop(wanted, hop)
-            guests = _rows(tree, sent)
-            if hop:
-                guests = self._trade(guests, -hop, len(ids), tree, hop)
-            done = work(ids, guests) if len(ids) else {}
-            if hop:
-                done = self._trade(done, hop, len(sent), tree, -hop)
-            if len(sent):
-                yield sent.to(self.device), done
-
-    def _hop(self, wanted: Tensor, hop: int) -> tuple[Tensor, Tensor]:
-        """The ids that come from `hop` ranks ahead, and the positions that go as far back."""
-        ranks, rank = self.ranks, self.ranks.rank
-        ahead, behind = (rank + hop) % ranks.size, (rank - hop) % ranks.size
-        theirs = self.placement.held[ahead]
-        coming = theirs[wanted[rank, theirs]]
-        return coming, wanted[behind, self._mine].nonzero()[:, 0]
-
-    def _trade(self, outgoing: Tree, to: int, incoming: int, like: Tree, source: int) -> Tree:
-        """Send to the rank `to` ahead, receive from the one `source` ahead."""
-        size, rank = self.ranks.size, self.ranks.rank
-        receiver, sender = (rank + to) % size, (rank + source) % size
-        return self.ranks.trade(outgoing, receiver, incoming, like, sender)
-
-    def _count(self, purpose: str, tree: Tree, wanted: Tensor, times: int = 1) -> None:
-        """What travels between ranks, all of them together."""
-        abroad = wanted & (self.placement.holder != torch.arange(self.ranks.size)[:, None])
-        self.ranks.ledger.add(purpose, times * int(abroad.sum()), model_bytes(tree))
 
     def _all_pairs(
         self, purpose: str, a: Tree, b: Tree, compare: Callable[[Tensor, Tensor], Tensor]
@@ -410,17 +308,11 @@ class ShardedEngine:
         """(K, K) float64: a number for each pair of rows, summed over the tensors."""
         total = torch.zeros(len(self._mine), self.num_clients, device=self.device, dtype=self.dtype)
         everyone = torch.ones(self.ranks.size, self.num_clients, dtype=torch.bool)
-        for ids, others in self._visits(purpose, b, everyone):
+        for ids, others in self._exchange.visits(purpose, b, everyone):
             columns = ids.to(self.device)
             for name, t in a.items():
                 total[:, columns] += compare(t.flatten(1), others[name].flatten(1))
-        return self._rows(total.double().cpu())
-
-    def _rows(self, mine: Tensor) -> Tensor:
-        """Rows of the clients held here -> rows of all K, in order."""
-        if self.ranks.size == 1:
-            return mine
-        return self.placement.in_order(self.ranks.gather(mine, self.placement.counts))
+        return self._exchange.rows(total.double().cpu())
 
     def _share_quarantine(self) -> None:
         """Tell the others who went into quarantine here, and hear who did elsewhere."""

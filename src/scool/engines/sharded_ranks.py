@@ -1,6 +1,7 @@
 """Processes that work on one run together: what they send each other, and how much it is."""
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -46,13 +47,14 @@ class Ranks:
         """Send the rows of `outgoing` to one rank, and receive `incoming` rows from another.
 
         Both sides know how many rows travel, so nothing is sent where there is nothing to send.
+        Tensors go in the order of their names: that of a dict may differ from rank to rank.
         """
         received = {n: t.new_empty(incoming, *t.shape[1:]) for n, t in like.items()}
         operations: list[dist.P2POp] = []
         if incoming:
-            operations += [dist.P2POp(dist.irecv, t, sender) for t in received.values()]
+            operations += [dist.P2POp(dist.irecv, received[n], sender) for n in sorted(received)]
         if outgoing and len(next(iter(outgoing.values()))):
-            rows = [t.contiguous() for t in outgoing.values()]
+            rows = [outgoing[n].contiguous() for n in sorted(outgoing)]
             operations += [dist.P2POp(dist.isend, t, receiver) for t in rows]
         if operations:
             with self._watched():
@@ -66,8 +68,8 @@ class Ranks:
         """The rows of all ranks one after the other; rank r has `counts[r]` of them."""
         if self.size == 1:
             return mine
-        row = mine[:1].numel() * mine.element_size() if len(mine) else 0
-        self._count("gather", (self.size - 1) * sum(counts), row)
+        row = math.prod(mine.shape[1:]) * mine.element_size()
+        self.ledger.add("gather", (self.size - 1) * sum(counts), row)
         plain = mine.to(torch.uint8) if mine.dtype == torch.bool else mine
         padded = plain.new_zeros(max(counts), *mine.shape[1:])
         padded[: len(mine)] = plain
@@ -81,7 +83,7 @@ class Ranks:
         """The sum over all ranks, added in their order: the same bits everywhere."""
         if self.size == 1:
             return x
-        self._count("sum", self.size * (self.size - 1), x.numel() * x.element_size())
+        self.ledger.add("sum", self.size * (self.size - 1), x.numel() * x.element_size())
         parts = [
             torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(self.size)
         ]
@@ -132,9 +134,6 @@ class Ranks:
                     f"rank {rank} has another {what} than rank 0: give all ranks the same files, "
                     "the same version of scool and the same kind of machine"
                 )
-
-    def _count(self, purpose: str, messages: int, bytes_each: int) -> None:
-        self.ledger.add(purpose, messages, bytes_each)
 
     @contextmanager
     def _watched(self) -> Iterator[None]:

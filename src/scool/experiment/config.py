@@ -1,11 +1,11 @@
 """A run in full: the method, the data, the model, and everything that decides the numbers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from scool.algorithms import AnyAlgorithm
+from scool.algorithms import DPSGD, AnyAlgorithm
 from scool.contracts import Recorder
 from scool.data.catalogue import DataConfig, load
 from scool.data.federation import Federation
@@ -92,6 +92,8 @@ def execute(
 ) -> Result:
     """Load the data and run. A federation that is already loaded may be handed in."""
     settings = config.settings
+    if isinstance(config.algorithm, DPSGD):  # records hold the matrix, not the name of its file
+        config = replace(config, algorithm=config.algorithm.complete())
     return fit(
         federation or load(settings.data, settings.seed),
         settings.model,

@@ -67,6 +67,8 @@ def load_model(run: str | Path, client: int, module: Own | None = None) -> Clien
     torch.Size([3])
     """
     path = Path(run)
+    is_whole = isinstance(client, int) and client >= 0
+    require(is_whole, "client", client, "give the number of a client, from 0 on")
     if path.is_file():
         return _assemble(*read_model(path), module, path)
     for folder in (path, path / "models"):

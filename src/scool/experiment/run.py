@@ -106,7 +106,12 @@ def fit(
         the models, their scores, the graph of every round, and what it cost. Of several ranks the
         first has all models, the others have those of their clients.
     """
-    require(rounds >= 1, "rounds", rounds, "give at least 1")
+    is_whole = isinstance(rounds, int) and rounds >= 1
+    require(is_whole, "rounds", rounds, "give a whole number, at least 1")
+    is_method = hasattr(algorithm, "init") and not isinstance(algorithm, type)
+    require(
+        is_method, "algorithm", algorithm, "give a method, e.g. scool.SCooL() or scool.LocalOnly()"
+    )
     require(eval_every >= 1, "eval_every", eval_every, "give at least 1")
     require(checkpoint_every >= 1, "checkpoint_every", checkpoint_every, "give at least 1")
     require(client_chunk >= 0, "client_chunk", client_chunk, "give 0 (automatic) or more")

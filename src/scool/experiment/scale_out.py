@@ -21,7 +21,7 @@ from scool.data.federation import Federation, Split
 from scool.engines.placement import better_placement
 from scool.engines.sharded import ShardedEngine
 from scool.engines.sharded_ranks import Ranks
-from scool.errors import RunError
+from scool.errors import RunError, require
 from scool.evaluation.accuracy import evaluate
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
@@ -45,6 +45,8 @@ def bench_scale_out(
     Efficiency is the time of one rank over the time of all cores in use; `cpu_efficiency` is the
     processor time of one rank over that of all, which busy neighbours do not disturb.
     """
+    require(bool(clients) and min(clients) >= 1, "clients", clients, "give numbers from 1 on")
+    require(bool(ranks) and min(ranks) >= 1, "ranks", ranks, "give numbers from 1 on")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     before: dict[str, Any] | None = None
     for count in clients:
@@ -52,8 +54,8 @@ def bench_scale_out(
         for size in ranks:
             row = _measure(count, size)
             alone = alone or row
-            used = min(size, cores)
-            row["efficiency"] = alone["round_seconds"] / (used * row["round_seconds"])
+            spent = min(size, cores) * row["round_seconds"]
+            row["efficiency"] = min(ranks[0], cores) * alone["round_seconds"] / spent
             row["cpu_efficiency"] = alone["cpu_seconds"] / row["cpu_seconds"]
             if before is not None and size == ranks[0]:
                 times = row["round_seconds"] / before["round_seconds"]
@@ -72,7 +74,11 @@ def _measure(clients: int, ranks: int) -> dict[str, Any]:
             subprocess.Popen([sys.executable, "-c", program, *words, str(rank)], env=environment)
             for rank in range(ranks)
         ]
-        failed = [process for process in processes if process.wait()]
+        try:
+            failed = [process for process in processes if process.wait()]
+        finally:
+            for process in processes:  # where a person stops us
+                process.kill()
         if failed:
             raise RunError(f"{len(failed)} of {ranks} ranks failed with {clients} clients")
         parts = [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(ranks)]

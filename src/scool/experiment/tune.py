@@ -93,6 +93,11 @@ def _score(
     except QuarantineError as error:
         return {"score": None, "spread": None, "problem": str(error)}
     score, lost = result.score, result.summary()["quarantined"]
+    # whose data are no numbers is lost with every candidate; who breaks in training, with this one
+    broken = [client for client, reason in lost.items() if reason.startswith("loss or model")]
+    if broken or result.history[-1].get("diverged"):
+        who = f"clients {', '.join(broken)}" if broken else "some clients"
+        return {"score": None, "spread": None, "problem": f"{who} diverged"}
     problem = f"clients left out: {', '.join(lost)}" if lost else None
     return {"score": finite(score.nanmean()), "spread": finite(spread(score)), "problem": problem}
 
@@ -103,7 +108,8 @@ def _choose(search: Search, method: str, rows: list[dict[str, Any]]) -> dict[str
     for options in search.candidates(method):
         mine = [row for row in rows if row["method"] == method and row["options"] == options]
         means = {name: _mean([row[name] for row in mine]) for name in ("score", "spread")}
-        tried.append({"options": options, **means, "runs": len(mine)})
+        problems = sorted({row["problem"] for row in mine if row["problem"]})
+        tried.append({"options": options, **means, "runs": len(mine), "problems": problems})
     finished = [candidate for candidate in tried if candidate["score"] is not None]
     best = max(finished, key=lambda candidate: candidate["score"], default=None)
     return {

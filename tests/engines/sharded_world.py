@@ -1,0 +1,126 @@
+"""What the tests of the sharded engine run, in one process and in several.
+
+As a program it is one rank: `python sharded_world.py RANK SIZE STORE OUT` writes what it found.
+"""
+
+import datetime
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from scool.data.catalogue import DataConfig
+from scool.engines.sharded import AnyEngine, ShardedEngine
+from scool.engines.sharded_ranks import Ranks
+from scool.evaluation.accuracy import evaluate
+from scool.experiment.config import default_run
+from scool.experiment.options import with_options
+from scool.experiment.recipes import METHODS
+from scool.experiment.run import prepare_data
+from scool.models import parameters_of
+from toys import classification, overflowing, poisoned, regression, tanh_net
+
+SIZES = (5, 3, 8, 6, 4, 7, 5)  # seven clients: 2, 3 and 4 ranks hold unequal numbers
+ROUNDS = 3
+SPLIT = "\n"  # between the case and the name of a tensor
+
+
+def method(name: str, **options: Any) -> Any:
+    """A method as `scool run` would set it up, sparse after the second round."""
+    algorithm = default_run(name, DataConfig()).algorithm
+    algorithm = with_options(
+        algorithm, {"lr": 0.05, "epochs": 2, "batch_size": 4} | options, "test"
+    )
+    if name.startswith("scool"):
+        algorithm = with_options(algorithm, {"sparsify_round": 1, "fraction": 0.4}, "test")
+    return algorithm
+
+
+def cases(has_extras: bool) -> dict[str, tuple[Any, Any]]:
+    """(method, federation) by name: every method, and the options with verbs of their own."""
+    plain, targets = classification(SIZES), regression(SIZES)
+    found = {name: (method(name), plain) for name in sorted(METHODS)}
+    if not has_extras:
+        return found
+    some = ("scool-sbm", "scool-attention", "dpsgd", "fedavg", "cga", "fedfomo", "l2c")
+    found |= {f"{name}, a NaN": (method(name), poisoned(plain, 3)) for name in some}
+    found |= {f"{name}, overflow": (method(name), overflowing(plain, 5)) for name in some}
+    found |= {f"{name}, regression": (method(name, lr=0.02), targets) for name in some}
+    sbm = "scool-sbm"
+    found["exact"] = (method(sbm, steps=1, cross_gradient="exact"), plain)
+    found["exact, a NaN"] = (method(sbm, steps=1, cross_gradient="exact"), poisoned(plain, 0))
+    found["pair draws"] = (method(sbm, cross_draw="pair", cross_samples=2), plain)
+    found["coupling"] = (method(sbm, model_coupling=0.1), plain)
+    found["candidates"] = (method(sbm, candidates=4), plain)
+    found["one step"] = (method("cga", steps=1, beta=0.5), plain)
+    return found
+
+
+def steps(algorithm: Any, federation: Any, build: Callable[..., AnyEngine]) -> dict[str, Tensor]:
+    """Some rounds, and all that they give: models, graphs, scores, and what it cost."""
+    federation = prepare_data(federation, algorithm, seed=3)
+    module = tanh_net(outputs=federation.num_outputs)
+    engine = build(federation, module, seed=3, device="cpu")
+    state = algorithm.init(engine, parameters_of(module))
+    found: dict[str, Tensor] = {}
+    for t in range(ROUNDS):
+        state, info = algorithm.step(engine, state, t)
+        found |= {f"{t}/{name}": torch.as_tensor(value).double() for name, value in info.items()}
+        found[f"{t}/active"] = engine.active.double()
+        scores = evaluate(engine, state.theta, federation)
+        found |= {f"{t}/score": scores.score, f"{t}/test_loss": scores.loss}
+        traffic = engine.ledger.close_round()
+        for kind in ("messages", "bytes"):
+            counted = getattr(traffic, kind)
+            found |= {f"{t}/ledger/{kind}/{n}": torch.tensor(float(c)) for n, c in counted.items()}
+        found[f"{t}/ledger/samples"] = torch.tensor(float(traffic.samples))
+    theta = state.theta
+    if isinstance(engine, ShardedEngine):
+        theta = {n: engine._exchange.rows(rows) for n, rows in theta.items()}
+        sent = engine.ranks.ledger.close_round().total_bytes
+        found["rank_bytes"] = torch.tensor(float(sent))
+    return found | {f"theta/{n}": rows for n, rows in theta.items()}
+
+
+def all_steps(build: Callable[..., AnyEngine], has_extras: bool = True) -> dict[str, Tensor]:
+    torch.set_num_threads(1)
+    found: dict[str, Tensor] = {}
+    for case, (algorithm, federation) in cases(has_extras).items():
+        part = steps(algorithm, federation, build)
+        found |= {f"{case}{SPLIT}{name}": t.contiguous().clone() for name, t in part.items()}
+    return found
+
+
+def sharded(federation: Any, module: Any, **options: Any) -> ShardedEngine:
+    return ShardedEngine(federation, module, ranks=Ranks(), **options)
+
+
+def check_order_of_names(ranks: Ranks) -> None:
+    """A tree whose names come in another order on every second rank arrives as it was sent."""
+    names = ["a", "b"] if ranks.rank % 2 else ["b", "a"]
+    tree = {name: torch.full((1, 2 if name == "a" else 5), float(ranks.rank)) for name in names}
+    ahead, behind = (ranks.rank + 1) % ranks.size, (ranks.rank - 1) % ranks.size
+    found = ranks.trade(tree, behind, 1, tree, ahead)
+    assert all(bool((found[name] == ahead).all()) for name in names)
+
+
+def main(rank: int, size: int, store: str, out: str) -> None:
+    wait = datetime.timedelta(seconds=60)
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(store, size), rank=rank, world_size=size, timeout=wait
+    )
+    check_order_of_names(Ranks())
+    found = all_steps(sharded, has_extras=size == 3)
+    save_file(found, f"{out}/{rank}.safetensors")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])

@@ -1,0 +1,77 @@
+"""Starting several ranks from the command line: one voice, one set of records."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scool.cli.ranks import goes_on, leading, time_out
+from scool.errors import ConfigError
+from scool.experiment.scale_out import bench_scale_out
+from scool.recording.folder import RunFolder
+
+COMPARE = (
+    "compare --methods local,dpsgd --set dpsgd.degree=3 --dataset synthetic --clients 7 "
+    "--model linear --device cpu --rounds 2 --json --no-figures"
+).split()
+
+
+def compare(folder: Path, *words: str) -> tuple[list[dict], str]:
+    program = [sys.executable, "-m", "scool", *COMPARE, "--out", str(folder), *words]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        program, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+
+def test_a_comparison_with_three_ranks_is_that_of_one(tmp_path: Path) -> None:
+    one, _ = compare(tmp_path / "one", "--quiet")
+    three, progress = compare(tmp_path / "three", "--ranks", "3")
+    assert len(three) == 2  # the first rank speaks, the others do not
+    assert progress.count("local  round 2/2") == 1
+    for mine, other in zip(three, one, strict=True):
+        assert mine["accuracy_mean"] == pytest.approx(other["accuracy_mean"], abs=1e-6)
+        for name in ("method", "bytes_sent", "messages", "epochs"):
+            assert mine[name] == other[name]
+    folder = RunFolder.open(tmp_path / "three" / "dpsgd")
+    assert folder.header["hardware"]["ranks"] == 3 and len(folder.rows()) == 2
+    timing = folder.rows("timing.jsonl")
+    assert all(row["rank_traffic"]["mix"] > 0 for row in timing)
+    assert "rank_bytes" not in folder.rows()[0]  # the result does not depend on the ranks
+    alone = RunFolder.open(tmp_path / "three" / "local").rows("timing.jsonl")
+    assert all("mix" not in row["rank_traffic"] for row in alone)
+
+
+def test_what_cannot_be_started_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="ranks = 0 is not possible"), leading(0):
+        pass
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="under torchrun, which has started 2 ranks"), leading(3):
+        pass
+    monkeypatch.setenv("SCOOL_RANK_TIMEOUT", "soon")
+    with pytest.raises(ConfigError, match="SCOOL_RANK_TIMEOUT = 'soon'"):
+        time_out()
+
+
+def test_a_restart_needs_a_folder_and_goes_on_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert not goes_on(None)
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    with pytest.raises(ConfigError, match="give --out"):
+        goes_on(None)
+    (tmp_path / "run.json").write_text("{}")
+    assert not goes_on(tmp_path)  # the first start: an old run is not continued by accident
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert goes_on(tmp_path) and not goes_on(tmp_path / "other")
+
+
+def test_scale_out_is_measured_in_real_processes() -> None:
+    (row,) = bench_scale_out(clients=(40,), ranks=(2,))
+    assert row["clients"] == 40 and row["ranks"] == 2 and row["round_seconds"] > 0
+    assert 0 < row["rank_bytes"] < row["rank_bytes_scattered"]  # placed: no model travels
