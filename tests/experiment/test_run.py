@@ -215,3 +215,15 @@ def test_a_run_is_continued_only_with_what_it_was_started_with(tmp_path: Path) -
     header = json.loads((out / "run.json").read_text())
     assert header["rounds"] == header["rounds_done"] == 3
     assert header["identity"]["algorithm"]["name"] == type(METHOD).__name__
+
+
+def test_a_record_without_models_is_not_begun_anew(tmp_path: Path) -> None:
+    federation = classification()
+    out = tmp_path / "run"
+    fit(federation, "linear", LocalOnly(), rounds=2, device="cpu", out=out)
+    for file in out.glob("checkpoint-*"):
+        file.unlink()
+    before = {f: f.read_bytes() for f in out.rglob("*") if f.is_file()}
+    with pytest.raises(RunError, match="models were not kept"):
+        fit(federation, "linear", LocalOnly(), rounds=4, device="cpu", out=out, resume=True)
+    assert {f: f.read_bytes() for f in out.rglob("*") if f.is_file()} == before

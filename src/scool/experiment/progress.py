@@ -16,7 +16,7 @@ from scool.engines.sharded import AnyEngine, ShardedEngine
 from scool.engines.sharded_ranks import Ranks
 from scool.errors import RunError
 from scool.experiment.options import as_dict
-from scool.recording.checkpoint import flatten, unflatten
+from scool.recording.checkpoint import Checkpoint, flatten, unflatten
 from scool.recording.folder import RunFolder
 from scool.recording.shards import HOLDER, save_part
 from scool.types import Info, Params, Tree
@@ -111,7 +111,7 @@ def open_run(
         return folder, Progress(state, engine.active, folder, ranks, stacked)
     folder = RunFolder(Path(out))
     ranks.first(lambda: _check_same(RunFolder.open(folder.path), header))
-    checkpoint = ranks.each(lambda: folder.last_checkpoint(mine, stacked))
+    checkpoint = ranks.each(lambda: _last_checkpoint(folder, mine, stacked))
     done = checkpoint.rounds if checkpoint else 0
     if checkpoint:
         saved = dict(checkpoint.tensors)
@@ -132,6 +132,19 @@ def open_run(
         graphs=graphs,
         seconds=seconds,
     )
+
+
+def _last_checkpoint(
+    folder: RunFolder, mine: Tensor | None, stacked: frozenset[str]
+) -> Checkpoint | None:
+    """Where to go on. A record without models, as is kept of a finished run, is not begun anew."""
+    checkpoint = folder.last_checkpoint(mine, stacked)
+    if checkpoint is None and RunFolder.open(folder.path).header.get("status") == "finished":
+        raise RunError(
+            f"{folder.path} is a finished run whose models were not kept (no checkpoint): there is "
+            f"nothing to go on from. `scool rerun {folder.path}` repeats it in a new folder"
+        )
+    return checkpoint
 
 
 def _take_up(folder: RunFolder, done: int, rounds: int) -> None:
