@@ -214,13 +214,13 @@ function drawErrors() {
       xaxis: { title: { text: "round" } }, yaxis: { title: { text: "L1 distance (0 to 2)" }, rangemode: "tozero" },
       yaxis2: { title: { text: "adjusted Rand index" }, overlaying: "y", side: "right", showgrid: false, zeroline: false, tickmode: "array", tickvals: [0, 0.25, 0.5, 0.75, 1], range: [-0.15, 1.08] },
     }, `L1 distance to the true graph and adjusted Rand index over rounds, ${run.label}.`);
-  } else noChart("c-error", "Neither a true graph nor true groups are known, so no error of the graph is recorded.");
+  } else noChart("c-error", "No distance to a true graph is recorded: none is known, or the records of the rounds are lost (see the notes).");
   if (run.elbo) {
     chart("c-elbo", [trace(run.elbo, run.rounds, "bound", 2)], {
       title: `Evidence lower bound of the graph, ${plain(run.label)}`, shapes: marker(), showlegend: false,
       xaxis: { title: { text: "round" } }, yaxis: { title: { text: "bound (nats)" } },
     }, `The evidence lower bound over rounds, ${run.label}.`);
-  } else noChart("c-elbo", `${run.label} has no evidence lower bound.`);
+  } else noChart("c-elbo", `No evidence lower bound of ${run.label} is recorded.`);
 }
 
 function drawBlocks() {
@@ -238,7 +238,7 @@ function drawBlocks() {
       colorbar: { title: { text: "block", side: "right" }, thickness: 10, outlinewidth: 0, dtick: Math.ceil(count / 10) },
     }], { title: `Block of each client, ${plain(run.label)}`, xaxis: { title: { text: "round" }, showgrid: false }, yaxis: axis },
     `The block of each client over rounds, ${run.label}.`);
-  } else noChart("c-blocks", `${run.label} has no blocks.`);
+  } else noChart("c-blocks", `No blocks of ${run.label} are recorded.`);
   if (run.memberships && run.memberships.length === order.length) {
     chart("c-member", [{
       type: "heatmap", y: names, z: order.map((i) => run.memberships[i]), zmin: 0, zmax: 1, colorscale: scale(),

@@ -20,7 +20,7 @@ function fillGraphControls() {
   fill(byId("who"), Array.from({ length: fed.clients }, (_, i) => [i, clientName(i)]), shown.client);
   const { words } = arrangement();
   byId("graph-hint").textContent = "A row shows whom a client learns from; the colour scale ends at the largest weight "
-    + "to another client" + (words === "learned block" && !run.blocks ? `; ${run.label} has no blocks of its own, `
+    + "to another client" + (words === "learned block" && !run.blocks ? `; no blocks of ${run.label} are recorded, `
       + "so its communities stand in" : "") + ". Choose a row or a dot to see that client below.";
 }
 
