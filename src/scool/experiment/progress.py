@@ -139,7 +139,8 @@ def _last_checkpoint(
 ) -> Checkpoint | None:
     """Where to go on. A record without models, as is kept of a finished run, is not begun anew."""
     checkpoint = folder.last_checkpoint(mine, stacked)
-    if checkpoint is None and RunFolder.open(folder.path).header.get("status") == "finished":
+    is_bare = checkpoint is None and not any(folder.path.glob("checkpoint-*"))
+    if is_bare and RunFolder.open(folder.path).header.get("status") == "finished":
         raise RunError(
             f"{folder.path} is a finished run whose models were not kept (no checkpoint): there is "
             f"nothing to go on from. `scool rerun {folder.path}` repeats it in a new folder"
