@@ -12,11 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # pyright: ignore
 
 from scool.engines.sharded_jobs import Jobs, lead
-from scool.engines.sharded_ranks import RankLost
+from scool.engines.sharded_ranks import RankLost, join_group, leave_group
 from scool.errors import ConfigError, QuarantineError, RunError, ScoolError, require
 from scool.experiment.config import RunConfig, execute
 from scool.experiment.run import Interrupted
@@ -119,14 +118,7 @@ def _meet(size: int) -> Store:
 
 
 def _join(store: Store, rank: int, size: int) -> None:
-    has_gpus = torch.cuda.is_available() and dist.is_nccl_available()
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if has_gpus else "gloo",
-        store=PrefixStore("group", store),
-        rank=rank,
-        world_size=size,
-        timeout=time_out(),
-    )
+    join_group(PrefixStore("group", store), rank, size, time_out())
 
 
 @contextmanager
@@ -138,7 +130,7 @@ def _led(store: Store) -> Iterator[None]:
     finally:
         lead(None)
         jobs.announce(None)
-    dist.destroy_process_group()  # after an error there is nobody to take leave of
+    leave_group()
 
 
 def _follow(store: Store) -> int:
@@ -162,7 +154,7 @@ def _follow(store: Store) -> int:
     except RuntimeError as error:
         print(f"scool: rank {rank}: the first rank is gone ({error})", file=sys.stderr)
         return 1
-    dist.destroy_process_group()
+    leave_group()
     return 0
 
 

@@ -1,5 +1,6 @@
 """Processes that work on one run together: what they send each other, and how much it is."""
 
+import datetime
 import json
 import math
 import re
@@ -9,7 +10,9 @@ from typing import Any, TypeVar, final
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # see join_group
 from torch import Tensor
+from torch.distributed import Store  # pyright: ignore
 
 from scool.engines.ledger import Ledger
 from scool.errors import RunError, ScoolError
@@ -20,6 +23,23 @@ T = TypeVar("T")
 
 class RankLost(RunError):
     """Another process of the run died, hangs or has lost its connection."""
+
+
+def join_group(store: Store, rank: int, size: int, patience: datetime.timedelta) -> None:
+    """Become one of `size` ranks that meet in the store; NCCL for what lies on GPUs, else gloo.
+
+    `torch.distributed.nn.functional` must be imported before: its functions have the group that
+    is there at that moment as a default. Imported later (the first training step does), they keep
+    the group past `leave_group`, and gloo's threads abort the process when it ends.
+    """
+    has_gpus = torch.cuda.is_available() and dist.is_nccl_available()
+    backend = "cpu:gloo,cuda:nccl" if has_gpus else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
+
+
+def leave_group() -> None:
+    """Part after a good run; after an error there is nobody to take leave of."""
+    dist.destroy_process_group()
 
 
 @final

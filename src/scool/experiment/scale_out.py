@@ -1,5 +1,6 @@
 """How a round grows with clients and ranks: the engine's verbs, timed in groups of processes."""
 
+import datetime
 import json
 import os
 import resource
@@ -13,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import FileStore  # pyright: ignore
 
 from scool.data.federation import Federation, Split
 from scool.engines.placement import better_placement
 from scool.engines.sharded import ShardedEngine
-from scool.engines.sharded_ranks import Ranks
+from scool.engines.sharded_ranks import Ranks, join_group, leave_group
 from scool.errors import RunError, require
 from scool.evaluation.accuracy import evaluate
 from scool.learning.cross import CrossDraw
@@ -32,6 +32,7 @@ RANKS = (1, 2, 4)
 GROUP = 10  # clients that learn from each other
 ROUNDS = 3  # timed, after one that is not
 SGD = LocalSGD(steps=20)
+PATIENCE = datetime.timedelta(minutes=10)  # for a rank that waits for another
 SAMPLES, INPUTS, CLASSES = 40, 64, 10
 
 
@@ -93,8 +94,7 @@ def measure_here() -> None:
     folder, clients, size, rank = sys.argv[1], *map(int, sys.argv[2:5])
     torch.set_num_threads(1)
     if size > 1:
-        store = FileStore(f"{folder}/store", size)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+        join_group(FileStore(f"{folder}/store", size), rank, size, PATIENCE)
     module = mlp((INPUTS,), CLASSES)
     ranks, federation = Ranks(), noise(clients)
     engine = ShardedEngine(federation, module, seed=0, ranks=ranks, device="cpu")
@@ -131,7 +131,7 @@ def measure_here() -> None:
     }
     Path(folder, f"{rank}.json").write_text(json.dumps(row))
     if size > 1:
-        dist.destroy_process_group()
+        leave_group()
 
 
 def scattered_groups(clients: int) -> Tensor:
