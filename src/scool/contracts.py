@@ -209,7 +209,9 @@ class Engine(Protocol):
 
 class Algorithm(Protocol[S]):
     """One method. The dataclass is the method: its options are its fields. S has a field `theta`;
-    a method that mixes puts the weights it used into Info as `graph`."""
+    a method that mixes puts the weights it used into Info as `graph`. One that judges by
+    validation data has a field `validation`, their share; one whose options name files has a
+    method `complete`, which gives the same with what they hold, so that records hold it too."""
 
     def init(self, engine: Engine, theta0: Params) -> S: ...
     def step(self, engine: Engine, state: S, round: int) -> tuple[S, Info]: ...

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from scool.evaluation.accuracy import correct, evaluate
-from scool.evaluation.graph_error import adjusted_rand, communities, graph_l1, normalise_rows
+from scool.evaluation.graph_error import adjusted_rand, communities, graph_l1
+from scool.graph.normalise import normalise_rows
 from toys import classification, regression, scattered, softmax_regression, start
 
 

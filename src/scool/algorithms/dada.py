@@ -6,10 +6,10 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from scool.algorithms.exchange import own_row
 from scool.algorithms.proximal import check_pull
 from scool.contracts import Engine
 from scool.errors import check_fields, require
+from scool.graph.normalise import normalise_rows
 from scool.graph.sparsify import keep_top, num_kept
 from scool.learning.local_sgd import LocalSGD, Pull
 from scool.randomness import derive, uniform
@@ -68,7 +68,7 @@ class Dada:
         w = _among(state.w, engine.active)
         near, met = self._meet(engine, w, round)
         engine.fetch(state.theta, met)
-        graph = own_row(w * near)
+        graph = normalise_rows(w * near)
         pull = Pull(engine.mix(graph, state.theta, via="held"), self.mu)
         theta, loss = engine.train(state.theta, self.sgd, round, pull=pull if near.any() else None)
         w, met = _among(w, engine.active), (met | met.T) & engine.active[:, None] & engine.active

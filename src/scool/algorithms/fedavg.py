@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
-import torch
-
-from scool.algorithms.participation import check_participation, participants, shares
+from scool.algorithms.participation import check_participation, participants
+from scool.algorithms.server import server_average
 from scool.contracts import Engine
 from scool.errors import check_fields
 from scool.learning.local_sgd import LocalSGD
@@ -38,10 +37,6 @@ class FedAvg:
 
     def step(self, engine: Engine, state: FedAvgState, round: int) -> tuple[FedAvgState, Info]:
         chosen = participants(engine, self.participation, round)
-        theta, loss = engine.train(state.theta, self.sgd, round, among=chosen)
-        share = shares(engine, chosen)
-        if share is None:
-            return state, {"train_loss": loss, "graph": torch.eye(engine.num_clients).double()}
-        graph = share.expand(engine.num_clients, -1)
-        theta = engine.mix(graph, theta, via="server")
+        trained, loss = engine.train(state.theta, self.sgd, round, among=chosen)
+        theta, graph = server_average(engine, chosen, trained, state.theta)
         return FedAvgState(theta), {"train_loss": loss, "graph": graph}

@@ -6,11 +6,12 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from scool.algorithms.exchange import choose, own_row
+from scool.algorithms.exchange import choose
 from scool.algorithms.judging import WHOLE, check_validation, require_validation
 from scool.algorithms.participation import check_participation, participants
 from scool.contracts import Engine
 from scool.errors import check_fields, require
+from scool.graph.normalise import normalise_rows
 from scool.graph.sparsify import keep_top, num_kept
 from scool.learning.local_sgd import LocalSGD
 from scool.randomness import derive, uniform
@@ -77,7 +78,7 @@ class FedFomo:
         helps = (mine - theirs) / distance
         omega = torch.where(helps.isfinite(), helps, 0.0)  # not fetched, or the same model
         gain = omega.clamp(min=0)
-        graph = own_row(gain)
+        graph = normalise_rows(gain)
         mixed = engine.mix(graph, sent, via="held")
         theta = choose(engine, gain.any(dim=1), mixed, state.theta)
         info = {"train_loss": loss, "graph": graph}

@@ -6,9 +6,9 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from scool.algorithms.exchange import own_row
 from scool.contracts import Engine
 from scool.errors import check_fields, require
+from scool.graph.normalise import normalise_rows
 from scool.graph.sparsify import keep_top, num_kept
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
@@ -69,7 +69,7 @@ class PENS:
             picked = picked + (best & peers)
         else:
             best = keep_top(luck, self.top, self._neighbours(picked, peers))
-        graph = own_row(best.double())
+        graph = normalise_rows(best.double())
         theta = engine.mix(graph, half, via="held" if is_selecting else "peers")
         return PENSState(theta, picked), {"train_loss": loss, "graph": graph}
 

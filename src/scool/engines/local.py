@@ -21,9 +21,6 @@ from scool.engines.counted import (
     count_total,
     count_train_at,
 )
-from scool.engines.counted import (
-    model_bytes as model_bytes,
-)
 from scool.engines.cross import Drawn, dense_losses, sparse_losses, suits_dense
 from scool.engines.formulation import Formulation, Precision
 from scool.engines.ledger import Ledger
@@ -206,19 +203,34 @@ class LocalEngine:
         works = (hosts >= 0) & active & active[hosts.clamp(min=0)]
         count_train_at(self.ledger, theta, hosts, works)
         self.ledger.add_samples(int(sgd.samples_per_round(self.sizes, round)[hosts[works]].sum()))
-        rule = Rule(sgd.at_round(round))
+        rows = works.nonzero()[:, 0]
+        ids = rows.to(self.device)
+        trained, means = self.steps_at(_rows(theta, ids), hosts[rows], sgd, round)
         loss = torch.full((self.num_clients,), torch.nan, dtype=torch.float64)
+        loss[rows] = means
         out = {name: stacked.clone() for name, stacked in theta.items()}
-
-        def work(ids: Tensor) -> None:
-            where = hosts.to(self.device)[ids]
-            trained, mean, stops = self._local_steps(_rows(theta, ids), where, rule, None, round)
-            loss[ids.cpu()] = mean.where(stops < 0, torch.nan)
-            for name, stacked in trained.items():
-                out[name][ids] = stacked
-
-        self._room.each(works.nonzero()[:, 0].to(self.device), work)
+        for name, stacked in trained.items():
+            out[name][ids] = stacked
         return Trained(out, loss)
+
+    def steps_at(
+        self, models: Tree, hosts: Tensor, sgd: LocalSGD, round: int
+    ) -> tuple[Tree, Tensor]:
+        """m models after the steps of the clients in rows `hosts` (m,), and the losses (m,), NaN
+        where a number is not finite."""
+        rule = Rule(sgd.at_round(round))
+        out = {name: torch.empty_like(stacked) for name, stacked in models.items()}
+        loss = torch.full((len(hosts),), torch.nan, dtype=torch.float64)
+
+        def work(rows: Tensor) -> None:
+            where = hosts.to(self.device)[rows]
+            trained, mean, stops = self._local_steps(_rows(models, rows), where, rule, None, round)
+            loss[rows.cpu()] = mean.where(stops < 0, torch.nan)
+            for name, stacked in trained.items():
+                out[name][rows] = stacked
+
+        self._room.each(torch.arange(len(hosts), device=self.device), work)
+        return out, loss
 
     def _local_steps(
         self, theta: Tree, hosts: Tensor, rule: Rule, anchor: Tree | None, round: int

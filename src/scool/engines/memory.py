@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import prod
 from typing import TypeVar, final
 
@@ -65,12 +66,7 @@ class Room:
         done = 0
         while done < len(ids):
             part = ids[done : done + self.clients]
-
-            def once(part: Tensor = part) -> bool:
-                work(part)
-                return True
-
-            done += len(part) if self.attempt(once) else 0
+            done += len(part) if self.attempt(partial(work, part)) else 0
 
     def fit(self, work: Callable[[], T]) -> T:
         """The result of `work`, repeated with less at once where memory runs out."""

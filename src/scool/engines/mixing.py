@@ -14,7 +14,7 @@ def mixer(w: Tensor, device: torch.device, dtype: torch.dtype) -> Callable[[Tens
     """rows (k, D) -> (m, D) sums weighted by w (m, k).
 
     Of many clients with few neighbours only the nonzero weights are looked at, so that the work
-    grows with K and not with its square: three times as fast for 2,000 clients of 60 neighbours.
+    grows with K and not with its square.
     """
     weights, edges = w.to(device, dtype), w.nonzero()
     if w.numel() < LARGE or len(edges) > THIN * w.numel():

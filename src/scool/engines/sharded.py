@@ -34,7 +34,7 @@ from scool.engines.sharded_exchange import Exchange, take_rows
 from scool.engines.sharded_ranks import Ranks
 from scool.graph.normalise import without
 from scool.learning.cross import CrossDraw
-from scool.learning.local_sgd import LocalSGD, Pull, Rule
+from scool.learning.local_sgd import LocalSGD, Pull
 from scool.types import Params, Tree
 
 
@@ -140,7 +140,6 @@ class ShardedEngine:
         works = (hosts >= 0) & active & active[hosts.clamp(min=0)]
         count_train_at(self.ledger, theta, hosts, works)
         self.ledger.add_samples(int(sgd.samples_per_round(self.sizes, round)[hosts[works]].sum()))
-        rule = Rule(sgd.at_round(round))
         holder = self.placement.holder[hosts.clamp(min=0)]
         wanted = (holder == torch.arange(self.ranks.size)[:, None]) & works  # (ranks, K)
         out = {name: stacked.clone() for name, stacked in theta.items()}
@@ -148,7 +147,7 @@ class ShardedEngine:
 
         def work(ids: Tensor, models: Tree) -> Tree:
             positions = self.placement.position[hosts[ids]]
-            trained, loss[ids] = self._steps_at(models, positions, rule, round)
+            trained, loss[ids] = self._stack.steps_at(models, positions, sgd, round)
             return trained
 
         for rows, trained in self._exchange.errands("train_at", theta, wanted, work):
@@ -157,21 +156,6 @@ class ShardedEngine:
         values = self.ranks.gather(loss[wanted[self.ranks.rank]], wanted.sum(dim=1).tolist())
         loss[wanted.nonzero()[:, 1]] = values  # rank after rank
         return Trained(out, loss)
-
-    def _steps_at(self, models: Tree, hosts: Tensor, rule: Rule, round: int) -> tuple[Tree, Tensor]:
-        """m models after the steps of the clients in rows `hosts` (m,), and the losses (m,)."""
-        out = {name: torch.empty_like(stacked) for name, stacked in models.items()}
-        loss = torch.full((len(hosts),), torch.nan, dtype=torch.float64)
-
-        def work(rows: Tensor) -> None:
-            part, where = take_rows(models, rows), hosts.to(self.device)[rows]
-            trained, mean, stops = self._stack._local_steps(part, where, rule, None, round)
-            loss[rows.cpu()] = mean.where(stops < 0, torch.nan)
-            for name, stacked in trained.items():
-                out[name][rows] = stacked
-
-        self._stack._room.each(torch.arange(len(hosts), device=self.device), work)
-        return out, loss
 
     def gradient(self, theta: Tree, split: SplitName) -> Trained:
         self.ledger.add_samples(int(self.sizes[self.active].sum()) if split == "train" else 0)

@@ -1,7 +1,7 @@
 """A batch of images in one kernel: look up, crop, flip, jitter, normalise, channels last.
 
-As single torch operations this is some fifteen kernels over a batch of 12 MB, a seventh of a step
-of the paper's CIFAR network; here each pixel is read once and written once.
+As single torch operations this is some fifteen kernels over a batch of 12 MB; here each pixel is
+read once and written once.
 """
 
 import torch

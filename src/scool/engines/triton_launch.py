@@ -1,7 +1,7 @@
 """Launching kernels, and compiling all kernels of a step side by side before the first one runs.
 
-Triton compiles a kernel when it is first launched, a second each. A step of the paper's CIFAR
-network has ten of them: compiled together, they cost one or two seconds instead of eight.
+Triton compiles a kernel when it is first launched, about a second each, and a step of the paper's
+CIFAR network has ten of them.
 """
 
 from collections.abc import Callable

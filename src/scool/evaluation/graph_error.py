@@ -6,12 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-
-def normalise_rows(w: Tensor) -> Tensor:
-    """Rows that sum to one; an empty row becomes the client alone."""
-    total = w.sum(dim=1, keepdim=True)
-    eye = torch.eye(len(w), dtype=w.dtype, device=w.device)
-    return torch.where(total > 0, w / total.clamp(min=torch.finfo(w.dtype).tiny), eye)
+from scool.graph.normalise import normalise_rows
 
 
 def graph_l1(w: Tensor, truth: Tensor) -> float:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from scool.algorithms import DPSGD, AnyAlgorithm
+from scool.algorithms import AnyAlgorithm
 from scool.contracts import Recorder
 from scool.data.catalogue import DataConfig, load
 from scool.data.federation import Federation
@@ -92,8 +92,8 @@ def execute(
 ) -> Result:
     """Load the data and run. A federation that is already loaded may be handed in."""
     settings = config.settings
-    if isinstance(config.algorithm, DPSGD):  # records hold the matrix, not the name of its file
-        config = replace(config, algorithm=config.algorithm.complete())
+    if complete := getattr(config.algorithm, "complete", None):  # read what its options name
+        config = replace(config, algorithm=complete())
     return fit(
         federation or load(settings.data, settings.seed),
         settings.model,

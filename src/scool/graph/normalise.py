@@ -38,6 +38,18 @@ def mixing_weights(
     return Mixing(torch.where(fallback[:, None], eye.to(w.dtype), scaled), fallback)
 
 
+def normalise_rows(w: Tensor) -> Tensor:
+    """Rows that sum to one; an empty row becomes the client alone.
+
+    >>> normalise_rows(torch.tensor([[3.0, 1.0], [0.0, 0.0]]))
+    tensor([[0.7500, 0.2500],
+            [0.0000, 1.0000]])
+    """
+    total = w.sum(dim=1, keepdim=True)
+    eye = torch.eye(len(w), dtype=w.dtype, device=w.device)
+    return torch.where(total > 0, w / total.clamp(min=torch.finfo(w.dtype).tiny), eye)
+
+
 def without(w: Tensor, active: Tensor) -> Tensor:
     """Give the share of inactive sources to the rest of each row; the inactive keep to themselves.
 

@@ -5,7 +5,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scool.evaluation.graph_error import communities, normalise_rows
+from scool.evaluation.graph_error import communities
+from scool.graph.normalise import normalise_rows
 from scool.report.records import RunRecord
 
 
