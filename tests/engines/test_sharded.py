@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from engines.sharded_world import SPLIT, all_steps, cases, sharded
+from scool.engines.edges import edges_of
 from scool.engines.local import LocalEngine
 from scool.engines.mixing import mixer
 from scool.engines.placement import Placement, better_placement
@@ -113,7 +114,8 @@ def test_clients_that_learn_from_each_other_come_together() -> None:
     before = Placement.even(20, 2)
     after = better_placement(before, graph)
     assert after is not None and after.counts == before.counts
-    assert before.abroad(graph != 0) == 20 and after.abroad(graph != 0) == 0
+    edges = edges_of(graph)
+    assert before.abroad(edges) == 20 and after.abroad(edges) == 0
     assert better_placement(after, graph) is None  # nothing left to gain
     assert better_placement(before, torch.ones(20, 20)) is None  # everyone needs everyone
     assert better_placement(Placement.even(20, 1), graph) is None
@@ -132,7 +134,9 @@ def test_thin_large_matrices_mix_like_dense_ones() -> None:
     w = torch.eye(1100).double() * 0.5
     w[torch.arange(1100), torch.arange(1100).roll(7)] += 0.5
     rows = torch.randn(1100, 3, dtype=torch.float64)
-    found = mixer(w, torch.device("cpu"), torch.float64)(rows)
+    edges = edges_of(w)
+    share = w[edges.i, edges.j]
+    found = mixer(edges, share, (1100, 1100), torch.device("cpu"), torch.float64)(rows)
     torch.testing.assert_close(found, w @ rows, rtol=0, atol=1e-15)
 
 

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from scool.contracts import Route
+from scool.engines.edges import Edges
 from scool.engines.ledger import Ledger
 from scool.types import Tree
 
@@ -14,9 +15,9 @@ def model_bytes(tree: Tree) -> int:
     return sum(t[0].numel() * t.element_size() for t in tree.values())
 
 
-def _between(pairs: Tensor) -> int:
-    """Pairs (K, K) of two different clients."""
-    return int((pairs & ~torch.eye(len(pairs), dtype=torch.bool)).sum())
+def _between(edges: Edges) -> int:
+    """How many are pairs of two different clients."""
+    return int((edges.i != edges.j).sum())
 
 
 def count_train_at(ledger: Ledger, theta: Tree, hosts: Tensor, works: Tensor) -> None:
@@ -25,33 +26,35 @@ def count_train_at(ledger: Ledger, theta: Tree, hosts: Tensor, works: Tensor) ->
     ledger.add("train_at", 2 * int(travels.sum()), model_bytes(theta))
 
 
-def count_mix(ledger: Ledger, tree: Tree, w: Tensor, active: Tensor, via: Route) -> None:
+def count_mix(ledger: Ledger, tree: Tree, edges: Edges, active: Tensor, via: Route) -> None:
     """A model a nonzero weight; with a server each participant fetches the common model and sends
     its own."""
     if via == "server":
-        ledger.add("server", 2 * int((w[active] != 0).any(dim=0).sum()), model_bytes(tree))
+        participants = edges.j[active[edges.i]].unique()
+        ledger.add("server", 2 * len(participants), model_bytes(tree))
     elif via == "peers":
-        ledger.add("mix", _between(w != 0), model_bytes(tree))
+        ledger.add("mix", _between(edges), model_bytes(tree))
 
 
-def count_fetch(ledger: Ledger, tree: Tree, pairs: Tensor, active: Tensor) -> None:
-    ledger.add("fetch", _between(pairs & active[:, None] & active), model_bytes(tree))
+def count_fetch(ledger: Ledger, tree: Tree, edges: Edges) -> None:
+    ledger.add("fetch", _between(edges), model_bytes(tree))
 
 
-def count_cross(ledger: Ledger, theta: Tree, pairs: Tensor) -> None:
+def count_cross(ledger: Ledger, theta: Tree, edges: Edges, num_clients: int) -> None:
     """theta_i travels to j, one number comes back, and everyone learns the rows."""
-    ledger.add("cross_models", _between(pairs), model_bytes(theta))
-    ledger.add("cross_losses", _between(pairs), 4)
-    ledger.add("rows", len(pairs) * (len(pairs) - 1), 4 * int(pairs.sum(1).max()))
+    ledger.add("cross_models", _between(edges), model_bytes(theta))
+    ledger.add("cross_losses", _between(edges), 4)
+    longest = int(edges.i.bincount(minlength=1).max())
+    ledger.add("rows", num_clients * (num_clients - 1), 4 * longest)
 
 
-def count_peers(ledger: Ledger, theta: Tree, pairs: Tensor) -> None:
-    ledger.add("peer_models", _between(pairs), model_bytes(theta))
+def count_peers(ledger: Ledger, theta: Tree, edges: Edges) -> None:
+    ledger.add("peer_models", _between(edges), model_bytes(theta))
 
 
-def count_cross_gradient(ledger: Ledger, theta: Tree, w: Tensor) -> None:
+def count_cross_gradient(ledger: Ledger, theta: Tree, edges: Edges) -> None:
     """The model there, the gradient back."""
-    ledger.add("cross_gradients", 2 * _between(w != 0), model_bytes(theta))
+    ledger.add("cross_gradients", 2 * _between(edges), model_bytes(theta))
 
 
 def count_gather(ledger: Ledger, rows: Tensor, num_clients: int) -> None:

@@ -5,6 +5,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
+from scool.engines.edges import Edges
 from scool.engines.formulation import Formulation
 from scool.engines.samples import Samples
 from scool.learning.cross import CrossDraw
@@ -58,9 +59,9 @@ class Drawn:
         return Part(x, y, weight.to(self.samples.dtype))
 
 
-def suits_dense(pairs: Tensor, draw: CrossDraw) -> bool:
-    """Whether trying all models on all data is no more work than trying the pairs (K, K)."""
-    return draw.cross_draw == "shared" and float(pairs.double().mean()) > 0.5
+def suits_dense(edges: Edges, num_clients: int, draw: CrossDraw) -> bool:
+    """Whether trying all models on all data is no more work than trying the pairs."""
+    return draw.cross_draw == "shared" and len(edges.i) > 0.5 * num_clients**2
 
 
 def dense_losses(formulation: Formulation, theta: Tree, drawn: Drawn, rows: int) -> Tensor:
@@ -86,25 +87,28 @@ def dense_losses(formulation: Formulation, theta: Tree, drawn: Drawn, rows: int)
 
 
 def sparse_losses(
-    formulation: Formulation, theta: Tree, readers: Tensor, pairs: Tensor, drawn: Drawn, rows: int
+    formulation: Formulation, theta: Tree, readers: Tensor, edges: Edges, drawn: Drawn, rows: int
 ) -> Tensor:
-    """(m, n) every model on the draws of its own neighbours; other entries are left open.
+    """(E,) every model on the draws of its own neighbours.
 
     Args:
         theta: m models, those of the clients `readers` (m,).
-        pairs: (m, n) bool, n clients whose samples are there.
+        edges: model i on the samples in row j, model after model.
     """
     first = next(iter(theta.values()))
-    listed, is_asked = _listed(pairs.to(first.device))
-    degree = listed.shape[1]
-    result = first.new_empty(pairs.shape)
+    i, j = edges.i.to(first.device), edges.j.to(first.device)
+    count = i.bincount(minlength=len(first))
+    degree = int(count.max())
+    slot = torch.arange(len(i), device=i.device) - (count.cumsum(0) - count)[i]
+    listed = i.new_zeros(len(first), degree)  # padded with the first client
+    listed[i, slot] = j
+    result = first.new_empty(listed.shape)
     for models in torch.arange(len(first), device=first.device).split(
         max(1, rows // (degree * drawn.count))
     ):
         chosen = {name: t[models] for name, t in theta.items()}
-        width = max(1, rows // drawn.count)
-        parts = zip(listed[models].split(width, 1), is_asked[models].split(width, 1), strict=True)
-        for columns, asked in parts:
+        for slots in torch.arange(degree, device=i.device).split(max(1, rows // drawn.count)):
+            columns = listed[models[:, None], slots]
             reading = readers[models, None].expand_as(columns).flatten()
             x, y, weight = drawn.of(reading, columns.flatten())
             x = x.view(len(models), -1, *x.shape[2:])
@@ -112,19 +116,5 @@ def sparse_losses(
             values = formulation.loss(outputs, y.flatten(0, 1)).view(*columns.shape, -1)
             weight = weight.view(*columns.shape, -1)
             mean = (values * weight).sum(2) / weight.sum(2).clamp(min=1)
-            result[models[:, None].expand_as(columns)[asked], columns[asked]] = mean[asked]
-    return result
-
-
-def _listed(pairs: Tensor) -> tuple[Tensor, Tensor]:
-    """(m, degree) the columns of each row of `pairs` (m, n), padded, and which are no padding.
-    Without sorting, which takes seconds for ten thousand clients."""
-    count = pairs.sum(dim=1)
-    row, column = pairs.nonzero().T
-    slot = torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[row]
-    listed = torch.zeros(
-        len(pairs), max(1, int(count.max())), dtype=torch.int64, device=pairs.device
-    )
-    listed[row, slot] = column
-    slots = torch.arange(listed.shape[1], device=pairs.device)
-    return listed, slots < count[:, None]
+            result[models[:, None], slots] = mean
+    return result[i, slot]

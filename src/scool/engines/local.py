@@ -22,6 +22,7 @@ from scool.engines.counted import (
     count_train_at,
 )
 from scool.engines.cross import Drawn, dense_losses, sparse_losses, suits_dense
+from scool.engines.edges import Edges, edges_of, to_matrix
 from scool.engines.formulation import Formulation, Precision
 from scool.engines.ledger import Ledger
 from scool.engines.memory import Room, clients_at_once, samples_at_once, tensor_cores
@@ -262,8 +263,10 @@ class LocalEngine:
     def mix(self, w: Tensor, tree: Tree, via: Route = "peers") -> Tree:
         active = self.active
         w = without(w.double().cpu(), active)
-        count_mix(self.ledger, tree, w, active, via)
-        mix = mixer(w, self.device, self.dtype)
+        edges = edges_of(w)
+        count_mix(self.ledger, tree, edges, active, via)
+        share, shape = w[edges.i, edges.j], (len(w), len(w))
+        mix = mixer(edges, share, shape, self.device, self.dtype)
         if bool(active.all()):
             return {name: mix(t.flatten(1)).view_as(t) for name, t in tree.items()}
         own = w.diagonal().to(self.device, self.dtype)
@@ -275,50 +278,51 @@ class LocalEngine:
         return out
 
     def fetch(self, tree: Tree, pairs: Tensor) -> None:
-        count_fetch(self.ledger, tree, pairs.cpu(), self.active)
+        count_fetch(self.ledger, tree, edges_of(pairs).among(self.active))
 
     @torch.no_grad()
     def cross_loss(self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int) -> Tensor:
-        active = self.active
-        pairs = pairs.cpu() & active[:, None] & active
-        count_cross(self.ledger, theta, pairs)
-        return self._losses(theta, pairs, draw, round, "train")
+        edges = edges_of(pairs).among(self.active)
+        count_cross(self.ledger, theta, edges, self.num_clients)
+        return self._losses(theta, edges, draw, round, "train")
 
     @torch.no_grad()
     def peer_loss(
         self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int, split: Split = "train"
     ) -> Tensor:
-        active = self.active
-        pairs = pairs.cpu() & active[:, None] & active
-        count_peers(self.ledger, theta, pairs)
-        return self._losses(theta, pairs.T, draw, round, split).T
+        edges = edges_of(pairs.T).among(self.active)
+        count_peers(self.ledger, theta, edges)
+        return self._losses(theta, edges, draw, round, split).T
 
     def _losses(
-        self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int, split: Split
+        self, theta: Tree, edges: Edges, draw: CrossDraw, round: int, split: Split
     ) -> Tensor:
         """(K, K) losses of theta_i on a draw of D_j."""
         drawn = Drawn(self._splits[split], draw, self.num_clients, round, self.seed, self.ids)
-        return self.try_models(theta, self.owned, pairs, drawn, suits_dense(pairs, draw))
+        is_dense = suits_dense(edges, self.num_clients, draw)
+        values = self.try_models(theta, self.owned, edges, drawn, is_dense)
+        return to_matrix(edges, values, self.num_clients)
 
     @torch.no_grad()
     def try_models(
-        self, theta: Tree, readers: Tensor, pairs: Tensor, drawn: Drawn, is_dense: bool
+        self, theta: Tree, readers: Tensor, edges: Edges, drawn: Drawn, is_dense: bool
     ) -> Tensor:
-        """(m, K) losses of m models, those of clients `readers` (m,), on the draws of the pairs
-        (m, K) asked for, NaN elsewhere."""
+        """(E,) losses of the models of clients `readers` (m,): model i on the draw of row j."""
 
         def work() -> Tensor:
             if is_dense:
-                return dense_losses(self._formulation, theta, drawn, self._room.rows)
-            return sparse_losses(self._formulation, theta, readers, pairs, drawn, self._room.rows)
+                losses = dense_losses(self._formulation, theta, drawn, self._room.rows)
+                return losses.cpu()[edges.i, edges.j]
+            return sparse_losses(self._formulation, theta, readers, edges, drawn, self._room.rows)
 
+        if not len(edges.i):
+            return torch.zeros(0, dtype=torch.float64)
         with tensor_cores():
-            losses = self._room.fit(work)
-        return losses.cpu().double().where(pairs, torch.nan)
+            return self._room.fit(work).cpu().double()
 
     def cross_gradient(self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int) -> Tree:
         w = without(w.double().cpu(), self.active) * self.active[:, None]
-        count_cross_gradient(self.ledger, theta, w)
+        count_cross_gradient(self.ledger, theta, edges_of(w))
         gradients, samples = self.first_batch_gradients(theta, w, sgd, round)
         self.ledger.add_samples(samples)
         return gradients

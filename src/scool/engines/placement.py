@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scool.engines.edges import Edges, edges_of
 from scool.errors import ConfigError
 
 SPARSE = 0.5  # above this share of nonzero weights every rank needs everyone, wherever they are
@@ -47,13 +48,16 @@ class Placement:
         """Rows of rank after rank -> rows of client after client."""
         return rows[self._order.to(rows.device)]
 
-    def wanted(self, pairs: Tensor) -> Tensor:
-        """(ranks, K) bool: whom a rank has to see where client i has to see j for `pairs[i, j]`."""
-        return torch.stack([pairs[ids].any(dim=0) for ids in self.held])
+    def wanted(self, i: Tensor, j: Tensor) -> Tensor:
+        """(ranks, K) bool: whom a rank has to see where client i[e] has to see j[e]."""
+        out = torch.zeros(self.ranks, len(self.holder), dtype=torch.bool)
+        out[self.holder[i], j] = True
+        return out
 
-    def abroad(self, pairs: Tensor) -> int:
-        """Rows that travel between ranks where client i has to see j for `pairs[i, j]`."""
-        return int((self.wanted(pairs) & (self.holder != torch.arange(self.ranks)[:, None])).sum())
+    def abroad(self, edges: Edges) -> int:
+        """Rows that travel between ranks where client i has to see j for each edge."""
+        wanted = self.wanted(edges.i, edges.j)
+        return int((wanted & (self.holder != torch.arange(self.ranks)[:, None])).sum())
 
 
 def better_placement(placement: Placement, graph: Tensor) -> Placement | None:
@@ -61,12 +65,14 @@ def better_placement(placement: Placement, graph: Tensor) -> Placement | None:
 
     Every rank keeps its number of clients. Equal graphs give equal answers on all ranks.
     """
-    pairs = (graph != 0).cpu()
-    if placement.ranks == 1 or float(pairs.double().mean()) > SPARSE:
+    if placement.ranks == 1:
         return None
-    together = Placement(by_community(pairs, placement.counts), placement.ranks)
-    pays = together.abroad(pairs) <= WORTH * placement.abroad(pairs)
-    return together if pays and placement.abroad(pairs) else None
+    edges = edges_of(graph)
+    if len(edges.i) > SPARSE * graph.numel() or not placement.abroad(edges):
+        return None
+    together = Placement(by_community((graph != 0).cpu(), placement.counts), placement.ranks)
+    pays = together.abroad(edges) <= WORTH * placement.abroad(edges)
+    return together if pays else None
 
 
 def by_community(pairs: Tensor, counts: list[int]) -> Tensor:

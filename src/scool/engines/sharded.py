@@ -24,6 +24,7 @@ from scool.engines.counted import (
     count_train_at,
 )
 from scool.engines.cross import Drawn, suits_dense
+from scool.engines.edges import Edges, edges_of
 from scool.engines.formulation import Precision
 from scool.engines.ledger import Ledger
 from scool.engines.local import LocalEngine, not_finite, uninformed_log_lik
@@ -167,12 +168,19 @@ class ShardedEngine:
     def mix(self, w: Tensor, tree: Tree, via: Route = "peers") -> Tree:
         active = self.active
         w = without(w.double().cpu(), active)
-        count_mix(self.ledger, tree, w, active, via)
-        wanted = self.placement.wanted((w != 0) & active)
-        mine = w[self._mine].where(active, 0.0)  # 0 times infinity is NaN: the quarantined stay out
+        edges = edges_of(w)
+        count_mix(self.ledger, tree, edges, active, via)
+        edges = edges.take(active[edges.j])  # 0 times infinity is NaN: the quarantined stay out
+        wanted = self.placement.wanted(edges.i, edges.j)
+        edges = edges.take(self._is_here(edges.i))
+        share, rows = w[edges.i, edges.j], self.placement.position[edges.i]
         out: Tree = {}
         for ids, models in self._exchange.visits("mix", tree, wanted):
-            mix = mixer(mine[:, ids], self.device, self.dtype)
+            column = self._column(ids)[edges.j]
+            part = column >= 0
+            shape = (len(self._mine), len(ids))
+            few = Edges(rows[part], column[part])
+            mix = mixer(few, share[part], shape, self.device, self.dtype)
             idle = (~active[ids]).to(self.device)
             for name, t in models.items():
                 if bool(idle.any()):
@@ -189,45 +197,46 @@ class ShardedEngine:
         return out
 
     def fetch(self, tree: Tree, pairs: Tensor) -> None:
-        count_fetch(self.ledger, tree, pairs.cpu(), self.active)
+        count_fetch(self.ledger, tree, edges_of(pairs).among(self.active))
 
     def cross_loss(self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int) -> Tensor:
-        active = self.active
-        pairs = pairs.cpu() & active[:, None] & active
-        count_cross(self.ledger, theta, pairs)
-        return self._losses(theta, pairs, draw, round, "train")
+        edges = edges_of(pairs).among(self.active)
+        count_cross(self.ledger, theta, edges, self.num_clients)
+        return self._losses(theta, edges, draw, round, "train")
 
     def peer_loss(
         self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int, split: SplitName = "train"
     ) -> Tensor:
-        active = self.active
-        pairs = pairs.cpu() & active[:, None] & active
-        count_peers(self.ledger, theta, pairs)
-        return self._losses(theta, pairs.T, draw, round, split).T
+        edges = edges_of(pairs.T).among(self.active)
+        count_peers(self.ledger, theta, edges)
+        return self._losses(theta, edges, draw, round, split).T
 
     def _losses(
-        self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int, split: SplitName
+        self, theta: Tree, edges: Edges, draw: CrossDraw, round: int, split: SplitName
     ) -> Tensor:
         """(K, K) losses of theta_i on a draw of D_j: the models travel to the data."""
         samples = self._stack.samples(split)
         drawn = Drawn(samples, draw, self.num_clients, round, self.seed, self.owned)
-        is_dense = suits_dense(pairs, draw)
-        mine = pairs[:, self._mine]  # (K, n)
-        losses = torch.full(mine.shape, torch.nan, dtype=torch.float64)
-        for ids, models in self._exchange.visits(
-            "cross_models", theta, self.placement.wanted(pairs.T)
-        ):
-            rows = mine[ids].any(dim=1).nonzero()[:, 0]
-            if len(rows):
-                ids, models = ids[rows], take_rows(models, rows)
-                readers = ids.to(self.device)
-                losses[ids] = self._stack.try_models(models, readers, mine[ids], drawn, is_dense)
-        return self._exchange.entries(losses, pairs)
+        is_dense = suits_dense(edges, self.num_clients, draw)
+        wanted = self.placement.wanted(edges.j, edges.i)
+        mine = edges.take(self._is_here(edges.j))
+        samples_of = self.placement.position[mine.j]
+        losses = torch.empty(len(mine.i), dtype=torch.float64)
+        for ids, models in self._exchange.visits("cross_models", theta, wanted):
+            row = self._column(ids)[mine.i]
+            part = row >= 0
+            chosen, row = row[part].unique(return_inverse=True)  # who is tried here at all
+            if len(chosen):
+                models, readers = take_rows(models, chosen), ids[chosen].to(self.device)
+                tried = Edges(row, samples_of[part])
+                losses[part] = self._stack.try_models(models, readers, tried, drawn, is_dense)
+        return self._exchange.matrix(losses, edges)
 
     def cross_gradient(self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int) -> Tree:
         active = self.active
         w = without(w.double().cpu(), active) * active[:, None]
-        count_cross_gradient(self.ledger, theta, w)
+        edges = edges_of(w)
+        count_cross_gradient(self.ledger, theta, edges)
         samples = 0
         out = {name: torch.zeros_like(t) for name, t in theta.items()}
 
@@ -238,7 +247,7 @@ class ShardedEngine:
             samples += taken
             return gradients
 
-        wanted = self.placement.wanted((w != 0).T)
+        wanted = self.placement.wanted(edges.j, edges.i)
         for rows, gradients in self._exchange.errands("cross_gradients", theta, wanted, work):
             for name, g in gradients.items():
                 out[name][rows] += g
@@ -285,6 +294,16 @@ class ShardedEngine:
         return whole
 
     # ------------------------------------------------------------------ inside
+
+    def _is_here(self, clients: Tensor) -> Tensor:
+        """Which of these clients this rank holds."""
+        return self.placement.holder[clients] == self.ranks.rank
+
+    def _column(self, ids: Tensor) -> Tensor:
+        """(K,) the place of each client among `ids`, -1 for the others."""
+        out = torch.full((self.num_clients,), -1)
+        out[ids] = torch.arange(len(ids))
+        return out
 
     def _all_pairs(
         self, purpose: str, a: Tree, b: Tree, compare: Callable[[Tensor, Tensor], Tensor]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from scool.engines.counted import model_bytes
+from scool.engines.edges import Edges, to_matrix
 from scool.engines.placement import Placement
 from scool.engines.sharded_ranks import Ranks
 from scool.types import Tree
@@ -76,18 +77,12 @@ class Exchange:
         abroad = wanted & (self.placement.holder != torch.arange(self.ranks.size)[:, None])
         self.ranks.ledger.add(purpose, times * int(abroad.sum()), model_bytes(tree))
 
-    def entries(self, mine: Tensor, pairs: Tensor) -> Tensor:
-        """(K, K) from the columns (K, n) of the clients held here: the entries in `pairs`, and
-        only these travel; NaN elsewhere."""
-        i, j = pairs.nonzero().T
-        holder, position = self.placement.holder[j], self.placement.position[j]
+    def matrix(self, mine: Tensor, edges: Edges) -> Tensor:
+        """(K, K) from the values of the edges whose j is held here; NaN elsewhere."""
+        holder = self.placement.holder[edges.j]
         order = holder.argsort(stable=True)  # rank after rank
-        here = order[holder[order] == self.ranks.rank]
-        counts = holder.bincount(minlength=self.ranks.size).tolist()
-        values = self.ranks.gather(mine[i[here], position[here]], counts)
-        out = torch.full(pairs.shape, torch.nan, dtype=mine.dtype)
-        out[i[order], j[order]] = values
-        return out
+        values = self.ranks.gather(mine, holder.bincount(minlength=self.ranks.size).tolist())
+        return to_matrix(edges.take(order), values, len(self.placement.holder))
 
     def rows(self, mine: Tensor) -> Tensor:
         """Rows of the clients held here -> rows of all K, in order."""

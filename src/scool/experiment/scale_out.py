@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.distributed import FileStore  # pyright: ignore
 
 from scool.data.federation import Federation, Split
+from scool.engines.edges import edges_of
 from scool.engines.placement import better_placement
 from scool.engines.sharded import ShardedEngine
 from scool.engines.sharded_ranks import Ranks, join_group, leave_group
@@ -100,7 +101,7 @@ def measure_here() -> None:
     engine = ShardedEngine(federation, module, seed=0, ranks=ranks, device="cpu")
     graph = scattered_groups(clients)
     theta = engine.replicate(parameters_of(module))
-    scattered = engine.placement.abroad(graph != 0) if size > 1 else 0
+    scattered = engine.placement.abroad(edges_of(graph)) if size > 1 else 0
     if (placement := better_placement(engine.placement, graph)) is not None:
         theta = engine.move(placement, theta)
     spent: list[float] = []
