@@ -155,9 +155,9 @@ class Engine(Protocol):
         back; what is not finite stays so, and the loss (K,) says where."""
         ...
 
-    def mix(self, w: Tensor, tree: Tree, via: Route = "peers") -> Tree:
+    def mix(self, w: Tensor, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:
         """out_i = sum_j w_ij x_j over the nonzero w_ij; the share of a client in quarantine goes to
-        the rest of the row."""
+        the rest of the row. `overwrite`: the result may take the place of the tree in memory."""
         ...
 
     def fetch(self, tree: Tree, pairs: Tensor) -> None:

@@ -12,7 +12,8 @@ from torch.func import functional_call
 from scool.data.arrays import from_arrays
 from scool.data.federation import Federation
 from scool.data.transform import ImageTransform
-from scool.engines.local import LocalEngine, resolve_device
+from scool.engines.device import resolve_device
+from scool.engines.local import LocalEngine
 from scool.errors import ConfigError, QuarantineError
 from scool.evaluation.accuracy import correct
 from scool.learning.cross import CrossDraw
@@ -183,7 +184,7 @@ def test_dropout_is_vectorised_and_equals_the_loop(build: Callable[[], nn.Module
     torch.manual_seed(7)
     module = build()
     engine, theta0 = start(classification(), module)
-    assert not engine.model.has_dropout  # no loop is needed
+    assert not engine.model.draws_by_itself  # no loop is needed
     theta = scattered(engine, theta0)
     sgd = LocalSGD(lr=0.1, epochs=3, batch_size=2)
     found = engine.train(theta, sgd, 1)

@@ -140,6 +140,17 @@ def test_thin_large_matrices_mix_like_dense_ones() -> None:
     torch.testing.assert_close(found, w @ rows, rtol=0, atol=1e-15)
 
 
+@pytest.mark.parametrize("width", [3, 5000])  # one block of columns, and several
+def test_a_mix_may_take_the_place_of_what_is_mixed(width: int) -> None:
+    engine = LocalEngine(classification((2,) * 1000), tanh_net(), seed=0, device="cpu")
+    w = torch.rand(1000, 1000, dtype=torch.float64)
+    tree = {"x": torch.randn(1000, width, 1, dtype=engine.dtype)}
+    found = engine.mix(w, tree)["x"]
+    kept = engine.mix(w, tree, overwrite=True)["x"]
+    torch.testing.assert_close(kept, found, rtol=0, atol=1e-9)
+    assert kept.data_ptr() == tree["x"].data_ptr() != found.data_ptr()
+
+
 def test_ranks_that_hold_different_data_are_told_apart() -> None:
     ranks = Ranks()
     ranks.agree("data", "the same")

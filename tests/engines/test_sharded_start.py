@@ -19,8 +19,8 @@ COMPARE = (
 ).split()
 
 
-def compare(folder: Path, *words: str) -> tuple[list[dict], str]:
-    program = [sys.executable, "-m", "scool", *COMPARE, "--out", str(folder), *words]
+def compare(folder: Path, *words: str, launcher: tuple[str, ...] = ()) -> tuple[list[dict], str]:
+    program = [sys.executable, *launcher, "-m", "scool", *COMPARE, "--out", str(folder), *words]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         program, env=environment, capture_output=True, text=True, timeout=60, check=False
@@ -45,6 +45,16 @@ def test_a_comparison_with_three_ranks_is_that_of_one(tmp_path: Path) -> None:
     assert "rank_bytes" not in folder.rows()[0]  # the result does not depend on the ranks
     alone = RunFolder.open(tmp_path / "three" / "local").rows("timing.jsonl")
     assert all("mix" not in row["rank_traffic"] for row in alone)
+
+
+def test_torchrun_with_one_rank_runs_the_sharded_engine_to_the_same_numbers(tmp_path: Path) -> None:
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "1")
+    plain, _ = compare(tmp_path / "plain", "--quiet")
+    one, _ = compare(tmp_path / "one", "--quiet", launcher=launcher)
+    for mine, other in zip(one, plain, strict=True):
+        assert mine["accuracy_mean"] == pytest.approx(other["accuracy_mean"], abs=1e-6)
+        assert mine["bytes_sent"] == other["bytes_sent"]
+    assert list((tmp_path / "one" / "dpsgd").glob("shard-*-0-of-1.safetensors"))  # it was that one
 
 
 def test_what_cannot_be_started_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

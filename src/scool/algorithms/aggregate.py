@@ -16,7 +16,7 @@ def mix_updates(engine: Engine, weights: Tensor, theta: Tree, half: Tree) -> Tre
     A client whose row is the unit vector keeps its own result to the bit, so that a graph without
     edges is local SGD exactly and not up to rounding.
     """
-    mixed = engine.mix(weights, {n: half[n] - theta[n] for n in theta})
+    mixed = engine.mix(weights, {n: half[n] - theta[n] for n in theta}, overwrite=True)
     eye = torch.eye(len(weights), dtype=weights.dtype, device=weights.device)
     alone = (weights == eye).all(dim=1)[engine.owned.to(weights.device)].nonzero()[:, 0]
     for n, update in mixed.items():  # in place: the stack of all models is large

@@ -58,12 +58,13 @@ def leading(ranks: int) -> Iterator[None]:
     torchrun that is not the first, this takes part in them and ends."""
     require(ranks >= 1, "ranks", ranks, "give 1 or more")
     size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size > 1 and ranks > 1:
+    is_torchrun = size > 1 or "TORCHELASTIC_RUN_ID" in os.environ
+    if is_torchrun and ranks > 1:
         raise ConfigError(
             f"ranks = {ranks} is not possible under torchrun, which has started {size} ranks: "
             "leave --ranks out"
         )
-    if size > 1:
+    if is_torchrun:  # also with a single rank: a way to try the machine's NCCL
         store = _meet(size)
         if int(os.environ["RANK"]) > 0:
             sys.exit(_follow(store))

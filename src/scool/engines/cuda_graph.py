@@ -5,12 +5,12 @@ from Python takes longer than running them. The step number lives on the device,
 fetches the next batch by itself, and the buffers are kept, so that one capture serves all rounds.
 """
 
-from importlib.util import find_spec
 from typing import final
 
 import torch
 from torch import Tensor
 
+from scool.engines.device import HAS_TRITON
 from scool.engines.samples import Samples
 from scool.engines.steps import Phase, Stepper, batch_at
 from scool.types import Tree
@@ -52,7 +52,7 @@ class CapturedSteps:
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         """Warm up on a side stream, then record one step. What the steps did is overwritten."""
-        if find_spec("triton") is not None:
+        if HAS_TRITON:
             from scool.engines.triton_launch import compile_together
 
             compile_together(self._advance)

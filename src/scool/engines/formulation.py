@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any, Literal, final, get_args
 
 import torch
@@ -12,6 +11,7 @@ from torch._C import _functorch as functorch  # pyright: ignore[reportAttributeA
 from torch.func import vmap
 
 from scool.engines.cuda_graph import CapturedSteps
+from scool.engines.device import HAS_TRITON
 from scool.engines.fused import FusedStack, FusedStepper, takes_whole_layers
 from scool.engines.grouped import by_chunks, group_module
 from scool.engines.memory import tensor_cores
@@ -131,7 +131,7 @@ class Formulation:
     def _may_fuse(self, module: nn.Module, fused: FusedStack) -> bool:
         """Linear layers anywhere; convolutions need the kernels: CUDA, float32 and Triton."""
         is_float32 = all(p.dtype == torch.float32 for p in module.parameters())
-        has_kernels = self.is_cuda and is_float32 and find_spec("triton") is not None
+        has_kernels = self.is_cuda and is_float32 and HAS_TRITON
         return has_kernels or not fused.convolutions
 
     def _try_outputs(self, theta: Tree, x: Tensor) -> None:
@@ -158,7 +158,7 @@ class Formulation:
             batch = Batch(x[:, :2], y[:, :2], weight[:, :2], stream)
             check_outputs(self.model, unstack(theta, 0), batch.x[0], columns)
             is_sure = self._is_stacked or self._is_chunked
-            if not is_sure and not self.model.has_dropout:
+            if not is_sure and not self.model.draws_by_itself:
                 try:
                     self._gradient({name: t[:1] for name, t in theta.items()}, batch)
                 except torch.OutOfMemoryError:
@@ -174,13 +174,9 @@ class Formulation:
         phase: Phase,
         rule: Rule,
         anchor: Tree | None,
-        streams: list[int],
     ) -> tuple[Tree, Tensor]:
         """The local phase of c clients: their models after it and the losses of their steps (c, S).
-
-        `anchor` belongs to the rule's pull; `streams` seeds the random numbers that a model
-        draws, one a client.
-        """
+        `anchor` belongs to the rule's pull."""
         stepper = self._stepper(rule, phase, anchor, theta)
         rounds = self.is_bf16 and not isinstance(stepper, FusedStepper)  # which does it by itself
         with (
@@ -188,10 +184,8 @@ class Formulation:
             torch.autocast(self.device.type, torch.bfloat16, rounds, cache_enabled=False),
         ):
             self._try_training(samples, theta, phase)
-            if self.model.has_dropout or self.model.loops:
-                return one_by_one(
-                    self.model, self.loss, samples, theta, phase, rule, anchor, streams
-                )
+            if self.model.draws_by_itself or self.model.loops:
+                return one_by_one(self.model, self.loss, samples, theta, phase, rule, anchor)
             if self._has_workers:
                 module = self.model.module
                 return by_workers(module, self.loss, samples, theta, phase, rule, anchor)

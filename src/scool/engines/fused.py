@@ -9,13 +9,13 @@ in the kernels' layout during a phase. Stacks of linear layers need no kernels: 
 """
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeAlias, final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from scool.engines.device import HAS_TRITON
 from scool.engines.steps import Batch
 from scool.learning.local_sgd import Rule
 from scool.learning.losses import Loss
@@ -42,13 +42,10 @@ class Rate(NamedTuple):
 Layer: TypeAlias = Callable[[Tree, Tensor, Rate], Tensor]
 
 
-_HAS_TRITON = find_spec("triton") is not None
-
-
 def _suits_kernel(x: Tensor, weight: Tensor) -> bool:
     """Whether the kernel takes inputs (C, B, I): its block holds the whole batch."""
     is_float32 = weight.is_cuda and weight.dtype == torch.float32 and x.is_contiguous()
-    return _HAS_TRITON and is_float32 and x.shape[1] <= 64
+    return HAS_TRITON and is_float32 and x.shape[1] <= 64
 
 
 class _Linear(torch.autograd.Function):

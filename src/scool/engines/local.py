@@ -22,14 +22,15 @@ from scool.engines.counted import (
     count_train_at,
 )
 from scool.engines.cross import Drawn, dense_losses, sparse_losses, suits_dense
+from scool.engines.device import resolve_device
 from scool.engines.edges import Edges, edges_of, to_matrix
 from scool.engines.formulation import Formulation, Precision
 from scool.engines.ledger import Ledger
 from scool.engines.memory import Room, clients_at_once, samples_at_once, tensor_cores
-from scool.engines.mixing import mixer
+from scool.engines.mixing import mix_tensor, mixer
 from scool.engines.samples import Samples
 from scool.engines.steps import Batch, Phase
-from scool.errors import ConfigError, QuarantineError
+from scool.errors import QuarantineError
 from scool.graph.normalise import without
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Pull, Rule, plan_batches
@@ -37,24 +38,6 @@ from scool.learning.losses import LOSSES
 from scool.models.dropout import with_streams
 from scool.randomness import derive
 from scool.types import Params, Tree
-
-
-def resolve_device(name: str) -> torch.device:
-    """`auto` is CUDA where there is one; asking for what is absent is an error."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.split(":")[0] not in ("cpu", "cuda"):
-        raise ConfigError(f"device = {name!r} is not possible: use auto, cpu or cuda")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"device = {name!r} is not a device: use auto, cpu or cuda") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(
-            f"device = {name!r} is not possible: this torch ({torch.__version__}) sees no CUDA "
-            "device. Use --device cpu, or install a CUDA build of torch"
-        )
-    return device
 
 
 def uninformed_log_lik(federation: Federation, active: Tensor) -> float:
@@ -180,8 +163,8 @@ class LocalEngine:
         def work(ids: Tensor) -> None:
             nonlocal out
             is_whole = len(ids) == self.num_clients
-            mine = theta if is_whole else _rows(theta, ids)
-            to = anchor if is_whole or anchor is None else _rows(anchor, ids)
+            mine = self._some(theta, ids)
+            to = None if anchor is None else self._some(anchor, ids)
             trained, mean, stops = self._local_steps(mine, ids, rule, to, round)
             good = stops < 0
             loss[ids.cpu()] = mean.where(good, torch.nan)
@@ -249,7 +232,7 @@ class LocalEngine:
         phase = Phase(hosts, plan.position, plan.weight.to(self.dtype), plan.active, draws)
         streams = [derive(self.seed, "dropout", round, host) for host in names.tolist()]
         phase = phase._replace(stream=torch.tensor(streams, device=self.device))
-        trained, losses = self._formulation.train(self._train, theta, phase, rule, anchor, streams)
+        trained, losses = self._formulation.train(self._train, theta, phase, rule, anchor)
         taken = phase.active > 0
         count = taken.sum(dim=1)
         mean = losses.where(taken, 0.0).sum(dim=1) / count.clamp(min=1)
@@ -260,7 +243,7 @@ class LocalEngine:
 
     # ------------------------------------------------------------------ meeting others
 
-    def mix(self, w: Tensor, tree: Tree, via: Route = "peers") -> Tree:
+    def mix(self, w: Tensor, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:
         active = self.active
         w = without(w.double().cpu(), active)
         edges = edges_of(w)
@@ -268,12 +251,12 @@ class LocalEngine:
         share, shape = w[edges.i, edges.j], (len(w), len(w))
         mix = mixer(edges, share, shape, self.device, self.dtype)
         if bool(active.all()):
-            return {name: mix(t.flatten(1)).view_as(t) for name, t in tree.items()}
+            return {name: mix_tensor(mix, t, overwrite) for name, t in tree.items()}
         own = w.diagonal().to(self.device, self.dtype)
         out: Tree = {}
         for name, t in tree.items():  # 0 times infinity is NaN: keep the quarantined out of sums
             idle = (~active).to(self.device).view(-1, *[1] * (t.dim() - 1))
-            mixed = mix(t.masked_fill(idle, 0.0).flatten(1)).view_as(t)
+            mixed = mix_tensor(mix, t.masked_fill(idle, 0.0), overwrite=True)
             out[name] = torch.where(idle, t * own.view_as(idle), mixed)
         return out
 
@@ -381,7 +364,7 @@ class LocalEngine:
         columns = torch.arange(source.width, device=self.device)
 
         def work(ids: Tensor) -> None:
-            mine, mask = _rows(theta, ids), source.split.mask[ids]
+            mine, mask = self._some(theta, ids), source.split.mask[ids]
             count = mask.sum(dim=1).double()
             mean = torch.zeros_like(count)
             total = {name: torch.zeros_like(t) for name, t in mine.items()}
@@ -417,7 +400,7 @@ class LocalEngine:
         parts: list[Tensor] = []
 
         def work(ids: Tensor) -> None:
-            mine = _rows(theta, ids)
+            mine = self._some(theta, ids)
             mask = source.split.mask[ids]
             total: Tensor | float = 0.0
             columns = torch.arange(source.width, device=self.device)
@@ -437,6 +420,10 @@ class LocalEngine:
         return torch.cat(parts)
 
     # ------------------------------------------------------------------ inside
+
+    def _some(self, tree: Tree, ids: Tensor) -> Tree:
+        """Rows of some clients, in order; the tree itself where these are all."""
+        return tree if len(ids) == self.num_clients else _rows(tree, ids)
 
     def _quarantine(self, bad: Tensor, reason: str) -> None:
         for client in bad.nonzero()[:, 0].tolist():

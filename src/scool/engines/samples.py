@@ -1,6 +1,5 @@
 """Fetching samples: from the shared pool to network inputs, on the device."""
 
-from importlib.util import find_spec
 from typing import final
 
 import torch
@@ -8,6 +7,7 @@ from torch import Tensor
 
 from scool.data.federation import Split
 from scool.data.transform import ImageTransform
+from scool.engines.device import HAS_TRITON
 from scool.randomness import uniform
 
 
@@ -26,7 +26,7 @@ class Samples:
             and split.x.is_cuda
             and split.x.shape[1] in (1, 3)
             and dtype == torch.float32
-            and find_spec("triton") is not None
+            and HAS_TRITON
         )
 
     def fetch(

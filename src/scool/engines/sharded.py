@@ -165,7 +165,8 @@ class ShardedEngine:
 
     # ------------------------------------------------------------------ meeting others
 
-    def mix(self, w: Tensor, tree: Tree, via: Route = "peers") -> Tree:
+    def mix(self, w: Tensor, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:
+        del overwrite  # the rows travel while they are summed
         active = self.active
         w = without(w.double().cpu(), active)
         edges = edges_of(w)

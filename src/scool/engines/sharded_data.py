@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from scool.data.federation import Federation, Split
-from scool.engines.local import resolve_device
+from scool.engines.device import resolve_device
 from scool.errors import ConfigError
 
 

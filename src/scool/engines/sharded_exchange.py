@@ -86,6 +86,6 @@ class Exchange:
 
     def rows(self, mine: Tensor) -> Tensor:
         """Rows of the clients held here -> rows of all K, in order."""
-        if self.ranks.size == 1:
+        if not self.ranks.is_group:
             return mine
         return self.placement.in_order(self.ranks.gather(mine, self.placement.counts))

@@ -51,9 +51,9 @@ class Ranks:
     """
 
     def __init__(self) -> None:
-        is_group = dist.is_available() and dist.is_initialized()
-        self.rank = dist.get_rank() if is_group else 0
-        self.size = dist.get_world_size() if is_group else 1
+        self.is_group = dist.is_available() and dist.is_initialized()
+        self.rank = dist.get_rank() if self.is_group else 0
+        self.size = dist.get_world_size() if self.is_group else 1
         self.ledger = Ledger()
 
     @property
@@ -86,7 +86,7 @@ class Ranks:
 
     def gather(self, mine: Tensor, counts: Sequence[int]) -> Tensor:
         """The rows of all ranks one after the other; rank r has `counts[r]` of them."""
-        if self.size == 1:
+        if not self.is_group:
             return mine
         row = math.prod(mine.shape[1:]) * mine.element_size()
         self.ledger.add("gather", (self.size - 1) * sum(counts), row)
@@ -101,7 +101,7 @@ class Ranks:
 
     def total(self, x: Tensor) -> Tensor:
         """The sum over all ranks, added in their order: the same bits everywhere."""
-        if self.size == 1:
+        if not self.is_group:
             return x
         self.ledger.add("sum", self.size * (self.size - 1), x.numel() * x.element_size())
         parts = [
@@ -113,7 +113,7 @@ class Ranks:
 
     def share(self, words: Any) -> list[Any]:
         """Something small that JSON can hold, from every rank to every rank."""
-        if self.size == 1:
+        if not self.is_group:
             return [words]
         text = torch.frombuffer(bytearray(json.dumps(words).encode()), dtype=torch.uint8)
         counts = self.gather(torch.tensor([len(text)]), [1] * self.size).tolist()

@@ -133,13 +133,13 @@ def one_by_one(
     phase: Phase,
     rule: Rule,
     anchor: Tree | None,
-    streams: list[int],
 ) -> tuple[Tree, Tensor]:
     """One client after another, for models that draw random numbers or that vmap refuses.
 
-    `streams` seeds the draws of each client, so that they belong to the client and the round.
+    Draws of torch's own begin with the client's stream: they belong to the client and the round.
     """
     device = phase.ids.device
+    streams = [0] * len(phase.ids) if phase.stream is None else phase.stream.tolist()
     trained: list[Tree] = []
     losses: list[Tensor] = []
     for client, stream in enumerate(streams):

@@ -13,7 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from scool.contracts import Evidence
 from scool.data.arrays import from_arrays
 from scool.data.federation import Federation
-from scool.engines.local import LocalEngine, resolve_device
+from scool.engines.device import resolve_device
+from scool.engines.local import LocalEngine
 from scool.engines.memory import fitting_threads, tensor_cores
 from scool.engines.steps import Phase, one_by_one
 from scool.learning.local_sgd import LocalSGD, Rule, plan_batches
@@ -117,8 +118,7 @@ def _loop(engine: LocalEngine, theta: Tree, sgd: LocalSGD) -> Callable[[], objec
     plan = plan_batches(sgd, source.split.mask, engine.owned, 0, engine.seed)
     phase = Phase(engine.owned, plan.position, plan.weight.to(engine.dtype), plan.active, None)
     model = Functional(engine.model.module)
-    streams = [0] * engine.num_clients
-    return lambda: one_by_one(model, engine.loss, source, theta, phase, Rule(sgd), None, streams)
+    return lambda: one_by_one(model, engine.loss, source, theta, phase, Rule(sgd), None)
 
 
 def _alternate(

@@ -129,7 +129,7 @@ def fit(
         "precision": precision,
     }
     engine: AnyEngine
-    if ranks.size == 1:
+    if not ranks.is_group:
         engine = LocalEngine(federation, module, **options)
     else:
         engine = ShardedEngine(federation, module, ranks=ranks, **options)

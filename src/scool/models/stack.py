@@ -81,7 +81,7 @@ class Functional:
     def __init__(self, module: nn.Module) -> None:
         check_stackable(module)
         self.module = module
-        self.has_dropout = any(_draws(layer) for layer in module.modules())
+        self.draws_by_itself = any(_draws(layer) for layer in module.modules())
         self._drops = [layer for layer in module.modules() if isinstance(layer, StreamDropout)]
         self._found: _Findings = module.__dict__.setdefault("_scool_findings", _Findings())
         if any(isinstance(layer, nn.MultiheadAttention) for layer in module.modules()):
