@@ -182,6 +182,51 @@ def test_aggregation_starts_from_theta_t_and_adds_the_peers_updates() -> None:
             torch.testing.assert_close(found.theta[name][i], t[i] + update)
 
 
+def test_models_can_be_averaged_instead_of_updates() -> None:
+    w = row_stochastic(K)
+    sgd = LocalSGD(lr=0.1, epochs=2, batch_size=3)
+    engine, theta0 = start(classification(SIZES))
+    scool = SCooL(prior=fixed(w), sgd=sgd, aggregate="models")
+    state = scool.init(engine, theta0)._replace(theta=scattered(engine, theta0))
+    half = engine.train(state.theta, sgd, 0).theta
+    found, _ = scool.step(engine, state, 0)
+    for name, t in half.items():
+        for i in range(K):
+            torch.testing.assert_close(found.theta[name][i], sum(w[i, j] * t[j] for j in range(K)))
+    together = run(scool, classification(SIZES), rounds=1)[0]  # from equal models both are one
+    updates = run(replace(scool, aggregate="updates"), classification(SIZES), rounds=1)[0]
+    for name, t in updates.theta.items():
+        torch.testing.assert_close(together.theta[name], t)
+
+
+def test_neighbours_that_know_different_halves_of_a_group_drift_apart_unless_models_meet() -> None:
+    """Why `aggregate` exists: updates of a peer are made at the peer's model, not at one's own."""
+    ring = sum(torch.eye(K, dtype=torch.float64).roll(s, dims=1) for s in (0, 1)) / 2
+    sgd = LocalSGD(lr=0.3, epochs=3, batch_size=3)
+    spread: dict[str, float] = {}
+    for aggregate in ("updates", "models"):
+        scool = SCooL(prior=fixed(ring), sgd=sgd, aggregate=aggregate)  # type: ignore[arg-type]
+        theta = run(scool, classification(SIZES), rounds=8)[0].theta
+        spread[aggregate] = sum(float((t - t.mean(dim=0)).square().sum()) for t in theta.values())
+    assert spread["models"] < 0.5 * spread["updates"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weighting": "paper"}, "weighting = 'paper'"),
+        ({"likelihood": "own"}, "aggregate = 'models'"),
+        ({"cross_gradient": "exact", "sgd": LocalSGD(steps=1)}, "aggregate = 'models'"),
+        ({"prior": Dirac(), "likelihood": "shared"}, "mixes models by itself"),
+    ],
+)
+def test_models_are_averaged_only_where_that_makes_sense(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SCooL(**options, aggregate="models")
+
+
 @pytest.mark.parametrize("self_mode", ["gated", "always", "exclude"])
 def test_d18_row_weights(self_mode: SelfMode) -> None:
     federation = classification(SIZES)

@@ -57,6 +57,8 @@ class SCooL:
     cross_ema: float = 0.0
     """Memory of the cross losses over rounds, 0 (none) to below 1."""
     weighting: Weighting = "row"
+    aggregate: Literal["updates", "models"] = "updates"
+    """What is averaged: updates, or the models themselves, so that peers cannot drift apart."""
     sparsify_round: int = 10
     """The round (from 0) after which a client keeps only its best peers; -1 never."""
     fraction: float = 0.1
@@ -84,6 +86,8 @@ class SCooL:
         remedy = "give 4 or more, 0 for all peers, or -1 to choose by the number of clients"
         is_possible = self.candidates in (-1, 0) or self.candidates >= 4
         require(is_possible, "candidates", self.candidates, remedy)
+        if self.aggregate == "models":
+            self._check_models()
         if self.cross_gradient == "exact" and not self.shares_data:
             raise ConfigError(
                 "cross_gradient = 'exact' is not possible in case 1.1: no model learns from a "
@@ -94,6 +98,15 @@ class SCooL:
                 f"cross_gradient = 'exact' is not possible with steps = {self.sgd.steps}: an exact "
                 "cross gradient is one of a single step. Give --steps 1, or cross_gradient local"
             )
+
+    def _check_models(self) -> None:
+        remedy = "only rows that sum to 1 can average models; leave weighting at 'row'"
+        require(self.weighting == "row", "weighting", self.weighting, remedy)
+        is_possible = self.cross_gradient == "local" and self.shares_data
+        remedy = "a method without peers' data, or with their exact gradients, mixes no models here"
+        require(is_possible, "aggregate", self.aggregate, remedy)
+        remedy = "this prior mixes models by itself; leave it at 'updates'"
+        require(self.prior.mixes == "updates", "aggregate", self.aggregate, remedy)
 
     @property
     def _prior(self) -> Prior[Any]:
@@ -231,7 +244,9 @@ class SCooL:
         self, engine: Engine, state: SCooLState, half: Tree, weights: Tensor, round: int
     ) -> Tree:
         r"""[M] for theta: $\theta_i^{t+1} = \theta_i^t - \sum_j \hat w_{ij} \Delta_j$; a Dirac
-        prior also mixes the models, [DPSGD]. Personal tensors stay those of
+        prior also mixes the models, [DPSGD]. With `aggregate="models"`
+        $\theta_i^{t+1} = \sum_j \hat w_{ij} \theta_j^{t+1/2}$: the same as long as neighbours hold
+        equal models, and what makes them equal where they do not. Personal tensors stay those of
         $\theta_i^{t+1/2}$."""
         shared = self._shared(state.theta)
         if self.cross_gradient == "exact":
@@ -241,6 +256,8 @@ class SCooL:
                 n: t - self.sgd.rate(round) * (step[n] + per_client(decay, t) * t)
                 for n, t in shared.items()
             }
+        if self.aggregate == "models":
+            return half | engine.mix(weights, self._shared(half))
         mixed = mix_updates(engine, weights, shared, self._shared(half))
         if self.prior.mixes == "models":
             models = engine.mix(state.graph.w, shared)
