@@ -1,5 +1,6 @@
 """The in-process engine against naive loops over clients, in float64."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -302,6 +303,33 @@ def test_cross_losses_over_all_samples_equal_a_loop(task: str) -> None:
         sparse = engine.cross_loss(theta, few, draw, 0)
         torch.testing.assert_close(sparse[few], expected[few], rtol=1e-6, atol=1e-6)
         assert bool(sparse[~few].isnan().all())
+
+
+def test_with_label_noise_a_sample_says_no_more_than_the_noise_allows() -> None:
+    federation = classification()
+    engine, theta0 = start(federation)
+    theta = {name: 50 * t for name, t in scattered(engine, theta0).items()}  # very sure models
+    draw = CrossDraw(cross_samples=0, cross_noise=0.2)
+    classes = federation.num_outputs
+    few = EVERY_PAIR & (torch.rand(K, K, generator=torch.Generator().manual_seed(0)) < 0.4)
+    found = engine.cross_loss(theta, EVERY_PAIR, draw, 0)
+    sparse = engine.cross_loss(theta, few, draw, 0)
+    torch.testing.assert_close(sparse[few], found[few], rtol=1e-9, atol=1e-9)
+    for i in range(K):
+        for j in range(K):
+            x, y = own_data(federation, j, torch.float64)
+            logits = torch.func.functional_call(engine.model.module, one(theta, i), x)
+            right = logits.softmax(dim=1).gather(1, y[:, None])
+            expected = -(0.8 * right + 0.2 / classes).log().mean()
+            torch.testing.assert_close(found[i, j], expected.detach(), rtol=1e-9, atol=1e-9)
+    assert float(found.max()) <= math.log(classes / 0.2)
+    assert float(engine.cross_loss(theta, EVERY_PAIR, ALL, 0).max()) > math.log(classes / 0.2)
+
+
+def test_label_noise_needs_labels() -> None:
+    engine, theta0 = start(regression())
+    with pytest.raises(ConfigError, match=r"cross_noise = 0.1 .* regression"):
+        engine.cross_loss(engine.replicate(theta0), EVERY_PAIR, CrossDraw(cross_noise=0.1), 0)
 
 
 def test_cross_losses_of_a_draw_dense_sparse_and_naive() -> None:

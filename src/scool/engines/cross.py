@@ -8,8 +8,10 @@ from torch import Tensor
 from scool.engines.edges import Edges
 from scool.engines.formulation import Formulation
 from scool.engines.samples import Samples
+from scool.errors import require
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import draw_samples
+from scool.learning.losses import cross_entropy, with_label_noise
 from scool.randomness import derive
 from scool.types import Tree
 
@@ -58,6 +60,13 @@ class Drawn:
         x, y = self.samples.fetch(owners, position, draws)
         return Part(x, y, weight.to(self.samples.dtype))
 
+    def losses(self, formulation: Formulation, outputs: Tensor, targets: Tensor) -> Tensor:
+        """One a sample, as the draw counts them."""
+        values, noise = formulation.loss(outputs, targets), self.draw.cross_noise
+        remedy = "only labels can be noisy in this way; leave it at 0 for regression"
+        require(not noise or formulation.loss is cross_entropy, "cross_noise", noise, remedy)
+        return with_label_noise(values, noise, outputs.shape[-1])
+
 
 def suits_dense(edges: Edges, num_clients: int, draw: CrossDraw) -> bool:
     """Whether trying all models on all data is no more work than trying the pairs."""
@@ -80,7 +89,7 @@ def dense_losses(formulation: Formulation, theta: Tree, drawn: Drawn, rows: int)
         for part in clients.split(max(1, rows // x.shape[1])):
             outputs = formulation.shared_outputs(chosen, x[part].flatten(0, 1)).flatten(0, 1)
             targets = y[part].flatten(0, 1).expand(len(models), -1, *y.shape[2:]).flatten(0, 1)
-            values = formulation.loss(outputs, targets).view(len(models), len(part), -1)
+            values = drawn.losses(formulation, outputs, targets).view(len(models), len(part), -1)
             mean = (values * weight[part]).sum(2) / weight[part].sum(1).clamp(min=1)
             result[models[:, None], part] = mean
     return result
@@ -113,7 +122,7 @@ def sparse_losses(
             x, y, weight = drawn.of(reading, columns.flatten())
             x = x.view(len(models), -1, *x.shape[2:])
             outputs = formulation.outputs(chosen, x).flatten(0, 1)
-            values = formulation.loss(outputs, y.flatten(0, 1)).view(*columns.shape, -1)
+            values = drawn.losses(formulation, outputs, y.flatten(0, 1)).view(*columns.shape, -1)
             weight = weight.view(*columns.shape, -1)
             mean = (values * weight).sum(2) / weight.sum(2).clamp(min=1)
             result[models[:, None], slots] = mean

@@ -20,6 +20,8 @@ class CrossDraw:
     """`shared`: one draw of D_j a round serves all models; `pair`: a fresh draw for every pair."""
     cross_augment: bool = True
     """Send the samples through the training augmentation (where the data has one)."""
+    cross_noise: float = 0.0
+    """epsilon, the share of labels that any model may miss: bounds what one sample can say."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -29,3 +31,5 @@ class CrossDraw:
             self.cross_samples,
             "give a positive number, or 0 for all samples",
         )
+        is_share = 0 <= self.cross_noise < 1
+        require(is_share, "cross_noise", self.cross_noise, "give a share of labels in [0, 1)")
