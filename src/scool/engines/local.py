@@ -113,7 +113,7 @@ class LocalEngine:
         self._train, self._splits = splits["train"], splits
         self._room = Room(
             client_chunk or clients_at_once(module, federation, self.device),
-            samples_at_once(federation.input_shape, self.device),
+            samples_at_once(module, federation.input_shape, federation.num_clients, self.device),
             free=self._formulation.forget,
         )
         self._quarantine(~self._train.finite_clients(), "inputs or targets")

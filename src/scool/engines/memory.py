@@ -14,7 +14,8 @@ from scool.data.federation import Federation
 from scool.errors import ModelError
 
 _CPU_BUDGET = 2 << 30  # bytes of temporaries we allow ourselves without asking
-_EVALUATION_BUDGET = 1 << 30  # larger calls are no faster, and a GPU is shared with the models
+_EVALUATION_BUDGET = 1 << 30  # larger calls are no faster
+_LEAST_BUDGET = 256 << 20  # smaller ones are slower
 
 T = TypeVar("T")
 
@@ -41,14 +42,40 @@ def clients_at_once(module: nn.Module, federation: Federation, device: torch.dev
     return max(1, min(federation.num_clients, _budget(device) // (4 * parameters + activations)))
 
 
-def samples_at_once(input_shape: Sequence[int], device: torch.device) -> int:
+def samples_at_once(
+    module: nn.Module, input_shape: Sequence[int], clients: int, device: torch.device
+) -> int:
     """How many samples to push through models in one evaluation call.
 
     Activations of the convolutional networks here are about 15 times their inputs, and twice that
-    where layers are not fused, as on a CPU.
+    where layers are not fused, as on a CPU. On a GPU they take no more than the models, which hold
+    several copies there.
     """
-    budget, times = min(_budget(device), _EVALUATION_BUDGET), 16 if device.type == "cuda" else 32
+    is_cuda = device.type == "cuda"
+    models = clients * sum(p.numel() * p.element_size() for p in module.parameters())
+    most = min(_EVALUATION_BUDGET, max(_LEAST_BUDGET, models)) if is_cuda else _EVALUATION_BUDGET
+    budget, times = min(_budget(device), most), 16 if is_cuda else 32
     return max(1, min(1 << 18, budget // (times * 4 * max(64, prod(input_shape)))))
+
+
+def memory_at_start(device: torch.device) -> int:
+    """Bytes in use on a GPU now; `memory_used` looks for the peak from here on."""
+    if device.type != "cuda":
+        return 0
+    torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_allocated(device)
+
+
+def memory_used(
+    module: nn.Module, clients: int, device: torch.device, start: int
+) -> dict[str, float]:
+    """What a run took on a GPU: bytes at its start (the data and the first models) and at most,
+    and the difference in units of all models."""
+    if device.type != "cuda":
+        return {}
+    models = clients * sum(p.numel() * p.element_size() for p in module.parameters())
+    peak = torch.cuda.max_memory_allocated(device)
+    return {"start": start, "peak": peak, "models": models, "added_models": (peak - start) / models}
 
 
 @final

@@ -15,7 +15,7 @@ from scool.data.federation import Federation
 from scool.data.validation import with_validation
 from scool.engines.formulation import Precision
 from scool.engines.local import LocalEngine
-from scool.engines.memory import fitting_threads
+from scool.engines.memory import fitting_threads, memory_at_start, memory_used
 from scool.engines.sharded import AnyEngine, ShardedEngine
 from scool.engines.sharded_jobs import announce
 from scool.engines.sharded_ranks import RankLost, Ranks
@@ -144,6 +144,7 @@ def fit(
     recorders = recorders if ranks.is_first else ()
     for recorder in recorders:
         recorder.start(header, progress.done)
+    bytes_at_start = memory_at_start(engine.device)
     stop = Stop(ranks)
     try:
         with fitting_threads(module, len(engine.owned)), stop.listening():
@@ -193,7 +194,8 @@ def fit(
         network=header["model"],
     )
     if folder:
-        about = {"rounds_done": rounds, "result": result.summary()}
+        about: dict[str, Any] = {"rounds_done": rounds, "result": result.summary()}
+        about |= {"memory": memory_used(module, len(engine.owned), engine.device, bytes_at_start)}
         ranks.first(lambda: folder.update_header(status="finished", **about))
     for recorder in recorders:
         recorder.end(result)
