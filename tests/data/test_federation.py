@@ -51,7 +51,13 @@ def test_true_graphs_by_hand() -> None:
     identical = [[0.5, 0.5, 0, 0], [0.5, 0.5, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
     overlap = [[1 / 3] * 3 + [0]] * 3 + [[0, 0, 0, 1]]
     fraction = [[0.4, 0.4, 0.2, 0], [0.4, 0.4, 0.2, 0], [0.25, 0.25, 0.5, 0], [0, 0, 0, 1]]
-    for kind, expected in (("identical", identical), ("overlap", overlap), ("fraction", fraction)):
+    squared = [[4 / 9, 4 / 9, 1 / 9, 0]] * 2 + [[1 / 6, 1 / 6, 4 / 6, 0], [0, 0, 0, 1]]
+    for kind, expected in (
+        ("identical", identical),
+        ("overlap", overlap),
+        ("fraction", fraction),
+        ("squared", squared),
+    ):
         found = true_graph(classes, kind)  # pyright: ignore[reportArgumentType]
         torch.testing.assert_close(found, torch.tensor(expected).double(), rtol=0, atol=1e-7)
     with pytest.raises(ConfigError, match="did you mean 'overlap'"):

@@ -17,8 +17,8 @@ def mix_updates(engine: Engine, weights: Tensor, theta: Tree, half: Tree) -> Tre
     edges is local SGD exactly and not up to rounding.
     """
     mixed = engine.mix(weights, {n: half[n] - theta[n] for n in theta}, overwrite=True)
-    eye = torch.eye(len(weights), dtype=weights.dtype, device=weights.device)
-    alone = (weights == eye).all(dim=1)[engine.owned.to(weights.device)].nonzero()[:, 0]
+    is_one = torch.linalg.vector_norm(weights, ord=0, dim=1) == 1  # a single weight that is not 0
+    alone = (is_one & (weights.diagonal() == 1))[engine.owned.to(weights.device)].nonzero()[:, 0]
     for n, update in mixed.items():  # in place: the stack of all models is large
         update.add_(theta[n])
         rows = alone.to(update.device)

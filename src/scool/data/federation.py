@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from scool.drawing.style import Picture
 
 Task = Literal["classification", "regression"]
-Truth = Literal["identical", "overlap", "fraction"]
+Truth = Literal["identical", "overlap", "fraction", "squared"]
 
 
 class Split(NamedTuple):
@@ -137,7 +137,7 @@ def true_graph(classes: Tensor, kind: Truth) -> Tensor:
     Args:
         classes: (K, C) bool.
         kind: which clients should cooperate: `identical` class sets, any `overlap`, or in
-            proportion to the `fraction` of classes they share.
+            proportion to the `fraction` of classes they share, or to its square (`squared`).
 
     Returns:
         (K, K) float64, rows sum to one, self included.
@@ -153,8 +153,10 @@ def true_graph(classes: Tensor, kind: Truth) -> Tensor:
         weight = (common > 0).double()
     elif kind == "fraction":
         weight = common
+    elif kind == "squared":
+        weight = common**2
     else:
-        unknown("truth", kind, ("identical", "overlap", "fraction"))
+        unknown("truth", kind, ("identical", "overlap", "fraction", "squared"))
     return weight / weight.sum(dim=1, keepdim=True)
 
 

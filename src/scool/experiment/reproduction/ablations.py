@@ -27,6 +27,9 @@ def _change(
 _SBM, _ATT = "scool-sbm", "scool-attention"
 _TEMPERATURES = (0.5, 1.0, 2.0, 4.0, 9.0)
 _OFF = {"num_blocks": 1, "b_in": 0.5}  # one block, even odds: the block prior says nothing
+_MODELS, _TENTH = {"aggregate": "models"}, {"fraction": 0.1}
+_NOISE = {"cross_noise": 0.1}
+_SHARE = {**_OFF, **_NOISE, "temperature": 0.5}
 
 ABLATIONS: tuple[Row, ...] = (
     # Does the block prior matter?
@@ -169,6 +172,40 @@ ABLATIONS: tuple[Row, ...] = (
         )
         for method in (_SBM, _ATT)
         for t in _TEMPERATURES
+    ),
+    # Beyond the paper: can a learned graph use clients that share some classes, with few peers?
+    *(
+        _change("beyond", _SBM, f"beyond-{name}", title, options, about=about)
+        for name, title, options, about in (
+            ("models", "models averaged", _MODELS, ""),
+            ("models-10-percent", "models averaged, 10 % of peers", {**_MODELS, **_TENTH}, ""),
+            ("personal-head", "personal head", {"personal": "head"}, ""),
+            ("noise", "label noise 0.1", _NOISE, "bounded losses: partial overlap shows in them"),
+            ("noise-models", "label noise 0.1, models averaged", {**_NOISE, **_MODELS}, ""),
+            ("share", "shares of samples", _SHARE, "w by the share of samples a model understands"),
+            ("share-models", "shares of samples, models averaged", {**_SHARE, **_MODELS}, ""),
+        )
+    ),
+    *(
+        _change(
+            "beyond", _SBM, f"beyond-mmsbm-{name}", f"MMSBM, {title}", options, method="scool-mmsbm"
+        )
+        for name, title, options in (
+            ("noise", "label noise 0.1", _NOISE),
+            ("noise-models", "label noise 0.1, models averaged", {**_NOISE, **_MODELS}),
+        )
+    ),
+    *(
+        _change(
+            "beyond",
+            _SBM,
+            f"beyond-truth-{kind}",
+            f"true graph, {kind}",
+            {"truth": kind},
+            method="truth",
+            about="a reference that is given the classes",
+        )
+        for kind in ("overlap", "fraction", "squared")
     ),
     # Choices that the paper leaves open for the baselines and for all.
     *(
