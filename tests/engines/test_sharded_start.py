@@ -57,6 +57,26 @@ def test_torchrun_with_one_rank_runs_the_sharded_engine_to_the_same_numbers(tmp_
     assert list((tmp_path / "one" / "dpsgd").glob("shard-*-0-of-1.safetensors"))  # it was that one
 
 
+def test_a_group_without_a_backend_for_the_cpu_is_used_where_it_can_be() -> None:
+    program = """
+import datetime, sys
+import torch.distributed as dist
+from scool.engines.sharded_ranks import Ranks
+from scool.errors import RunError
+dist.init_process_group("cuda:gloo", store=dist.HashStore(), rank=0, world_size=1)
+assert not Ranks().is_group  # alone: everything is here
+dist.get_world_size = lambda: 2
+try:
+    Ranks()
+except RunError as error:
+    assert "cpu:gloo,cuda:nccl" in str(error)
+else:
+    sys.exit("not refused")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_what_cannot_be_started_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="ranks = 0 is not possible"), leading(0):
         pass

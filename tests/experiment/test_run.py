@@ -166,6 +166,21 @@ def test_a_client_with_one_test_value_has_no_r2_and_spoils_nobodys_mean() -> Non
     assert result.summary()["r2_mean"] is not None
 
 
+def test_a_run_from_before_an_option_existed_can_go_on(tmp_path: Path) -> None:
+    algorithm = SCooL(sgd=LocalSGD(lr=0.1, epochs=1))
+    fit(classification(), "linear", algorithm, rounds=1, device="cpu", out=tmp_path / "run")
+    path = tmp_path / "run" / "run.json"
+    header = json.loads(path.read_text())
+    del header["identity"]["algorithm"]["aggregate"]
+    del header["identity"]["algorithm"]["draw"]["cross_noise"]
+    path.write_text(json.dumps(header))
+    options = {"rounds": 2, "device": "cpu", "out": tmp_path / "run", "resume": True}
+    assert fit(classification(), "linear", algorithm, **options).rounds == 2
+    with pytest.raises(RunError, match="another algorithm"):
+        other = SCooL(sgd=LocalSGD(lr=0.2, epochs=1))
+        fit(classification(), "linear", other, **options)
+
+
 def test_records_are_not_overwritten_and_absent_ones_not_resumed(tmp_path: Path) -> None:
     fit(classification(), "mlp", METHOD, rounds=1, device="cpu", out=tmp_path / "run")
     before = (tmp_path / "run" / "metrics.jsonl").read_bytes()

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from typing import final
 
-import torch
 from torch import Tensor
 
 from scool.contracts import Engine
@@ -17,12 +16,13 @@ def mix_updates(engine: Engine, weights: Tensor, theta: Tree, half: Tree) -> Tre
     edges is local SGD exactly and not up to rounding.
     """
     mixed = engine.mix(weights, {n: half[n] - theta[n] for n in theta}, overwrite=True)
-    is_one = torch.linalg.vector_norm(weights, ord=0, dim=1) == 1  # a single weight that is not 0
-    alone = (is_one & (weights.diagonal() == 1))[engine.owned.to(weights.device)].nonzero()[:, 0]
+    alone = weights.diagonal() == 1
+    alone[alone.clone()] = weights[alone].count_nonzero(dim=1) == 1
+    rows = alone[engine.owned.to(alone.device)].nonzero()[:, 0]
     for n, update in mixed.items():  # in place: the stack of all models is large
         update.add_(theta[n])
-        rows = alone.to(update.device)
-        update[rows] = half[n][rows]
+        own = rows.to(update.device)
+        update[own] = half[n][own]
     return mixed
 
 

@@ -38,7 +38,8 @@ class SCooL:
 
     We depart from the printed update where it cannot be used: updates are averaged
     (`weighting="row"`), because own plus the sum of all peers, after hundreds of local steps, is a
-    step many times too long. `weighting="paper"` is there for single steps.
+    step many times too long. `weighting="paper"` is there for single steps. Where a client keeps
+    only some of its group, `aggregate="models"` keeps the group together.
 
     With many clients the rounds until the choice try a few candidates each, not all pairs (see
     `graph.candidates`), and remember what they measured. Personal tensors are not mixed: they stay
@@ -58,7 +59,7 @@ class SCooL:
     """Memory of the cross losses over rounds, 0 (none) to below 1."""
     weighting: Weighting = "row"
     aggregate: Literal["updates", "models"] = "updates"
-    """What is averaged: updates, or the models themselves, so that peers cannot drift apart."""
+    """What is averaged: updates, or the models themselves, so that peers stay close."""
     sparsify_round: int = 10
     """The round (from 0) after which a client keeps only its best peers; -1 never."""
     fraction: float = 0.1
@@ -100,13 +101,13 @@ class SCooL:
             )
 
     def _check_models(self) -> None:
+        remedy = "this prior mixes models by itself; leave it at 'updates'"
+        require(self.prior.mixes == "updates", "aggregate", self.aggregate, remedy)
         remedy = "only rows that sum to 1 can average models; leave weighting at 'row'"
         require(self.weighting == "row", "weighting", self.weighting, remedy)
         is_possible = self.cross_gradient == "local" and self.shares_data
-        remedy = "a method without peers' data, or with their exact gradients, mixes no models here"
+        remedy = "without peers' data, or with exact gradients, leave it at 'updates'"
         require(is_possible, "aggregate", self.aggregate, remedy)
-        remedy = "this prior mixes models by itself; leave it at 'updates'"
-        require(self.prior.mixes == "updates", "aggregate", self.aggregate, remedy)
 
     @property
     def _prior(self) -> Prior[Any]:
@@ -246,8 +247,8 @@ class SCooL:
         r"""[M] for theta: $\theta_i^{t+1} = \theta_i^t - \sum_j \hat w_{ij} \Delta_j$; a Dirac
         prior also mixes the models, [DPSGD]. With `aggregate="models"`
         $\theta_i^{t+1} = \sum_j \hat w_{ij} \theta_j^{t+1/2}$: the same as long as neighbours hold
-        equal models, and what makes them equal where they do not. Personal tensors stay those of
-        $\theta_i^{t+1/2}$."""
+        equal models, and what brings them together where they do not. Personal tensors stay those
+        of $\theta_i^{t+1/2}$."""
         shared = self._shared(state.theta)
         if self.cross_gradient == "exact":
             step = engine.cross_gradient(state.theta, weights, self.sgd, round)

@@ -43,7 +43,7 @@ class DataConfig:
     dirichlet_alpha: float = 0.5
     """For dirichlet: the smaller, the less alike the clients."""
     truth: Truth = "identical"
-    """Who should cooperate in noniid and sbm: same class set, any common class, or by share."""
+    """Who should cooperate in noniid and sbm: same classes, any common, by share or its square."""
     val_fraction: float = 0.0
     """Share of each client's training samples set aside for validation."""
     augment: bool = True

@@ -11,7 +11,7 @@ from scool.engines.samples import Samples
 from scool.errors import require
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import draw_samples
-from scool.learning.losses import cross_entropy, with_label_noise
+from scool.learning.losses import with_label_noise
 from scool.randomness import derive
 from scool.types import Tree
 
@@ -61,11 +61,16 @@ class Drawn:
         return Part(x, y, weight.to(self.samples.dtype))
 
     def losses(self, formulation: Formulation, outputs: Tensor, targets: Tensor) -> Tensor:
-        """One a sample, as the draw counts them."""
-        values, noise = formulation.loss(outputs, targets), self.draw.cross_noise
-        remedy = "only labels can be noisy in this way; leave it at 0 for regression"
-        require(not noise or formulation.loss is cross_entropy, "cross_noise", noise, remedy)
-        return with_label_noise(values, noise, outputs.shape[-1])
+        """One loss a sample, with the label noise of the draw."""
+        values = formulation.loss(outputs, targets)
+        return with_label_noise(values, self.draw.cross_noise, outputs.shape[-1])
+
+
+def check_draw(draw: CrossDraw, task: str) -> None:
+    """Refuse what a task does not have."""
+    remedy = "only labels can be noisy in this way; leave it at 0 for regression"
+    fits = not draw.cross_noise or task == "classification"
+    require(fits, "cross_noise", draw.cross_noise, remedy)
 
 
 def suits_dense(edges: Edges, num_clients: int, draw: CrossDraw) -> bool:

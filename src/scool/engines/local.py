@@ -21,7 +21,7 @@ from scool.engines.counted import (
     count_total,
     count_train_at,
 )
-from scool.engines.cross import Drawn, dense_losses, sparse_losses, suits_dense
+from scool.engines.cross import Drawn, check_draw, dense_losses, sparse_losses, suits_dense
 from scool.engines.device import resolve_device
 from scool.engines.edges import Edges, edges_of, to_matrix
 from scool.engines.formulation import Formulation, Precision
@@ -189,9 +189,11 @@ class LocalEngine:
         self.ledger.add_samples(int(sgd.samples_per_round(self.sizes, round)[hosts[works]].sum()))
         rows = works.nonzero()[:, 0]
         ids = rows.to(self.device)
-        trained, means = self.steps_at(_rows(theta, ids), hosts[rows], sgd, round)
+        trained, means = self.steps_at(self._some(theta, ids), hosts[rows], sgd, round)
         loss = torch.full((self.num_clients,), torch.nan, dtype=torch.float64)
         loss[rows] = means
+        if len(ids) == self.num_clients:
+            return Trained(trained, loss)
         out = {name: stacked.clone() for name, stacked in theta.items()}
         for name, stacked in trained.items():
             out[name][ids] = stacked
@@ -282,6 +284,7 @@ class LocalEngine:
     ) -> Tensor:
         """(K, K) losses of theta_i on a draw of D_j."""
         drawn = Drawn(self._splits[split], draw, self.num_clients, round, self.seed, self.ids)
+        check_draw(draw, self.federation.task)
         is_dense = suits_dense(edges, self.num_clients, draw)
         values = self.try_models(theta, self.owned, edges, drawn, is_dense)
         return to_matrix(edges, values, self.num_clients)

@@ -15,7 +15,7 @@ from scool.errors import ModelError
 
 _CPU_BUDGET = 2 << 30  # bytes of temporaries we allow ourselves without asking
 _EVALUATION_BUDGET = 1 << 30  # larger calls are no faster
-_LEAST_BUDGET = 256 << 20  # smaller ones are slower
+_LEAST_SAMPLES = 8  # of every client: with fewer the call costs more than the work
 
 T = TypeVar("T")
 
@@ -48,14 +48,16 @@ def samples_at_once(
     """How many samples to push through models in one evaluation call.
 
     Activations of the convolutional networks here are about 15 times their inputs, and twice that
-    where layers are not fused, as on a CPU. On a GPU they take no more than the models, which hold
-    several copies there.
+    where layers are not fused, as on a CPU. On a GPU, which holds several copies of all models,
+    they should not add more than two to them.
     """
     is_cuda = device.type == "cuda"
-    models = clients * sum(p.numel() * p.element_size() for p in module.parameters())
-    most = min(_EVALUATION_BUDGET, max(_LEAST_BUDGET, models)) if is_cuda else _EVALUATION_BUDGET
-    budget, times = min(_budget(device), most), 16 if is_cuda else 32
-    return max(1, min(1 << 18, budget // (times * 4 * max(64, prod(input_shape)))))
+    sample = (16 if is_cuda else 32) * 4 * max(64, prod(input_shape))
+    most = min(1 << 18, min(_budget(device), _EVALUATION_BUDGET) // sample)
+    if is_cuda:
+        models = clients * sum(p.numel() * p.element_size() for p in module.parameters())
+        most = min(most, max(_LEAST_SAMPLES * clients, 2 * models // sample))
+    return max(1, most)
 
 
 def memory_at_start(device: torch.device) -> int:
@@ -69,13 +71,20 @@ def memory_at_start(device: torch.device) -> int:
 def memory_used(
     module: nn.Module, clients: int, device: torch.device, start: int
 ) -> dict[str, float]:
-    """What a run took on a GPU: bytes at its start (the data and the first models) and at most,
-    and the difference in units of all models."""
+    """What this process took on a GPU since `memory_at_start`, in bytes: at the start (the data and
+    the first models), at most, at most with what is kept for captured steps, all models held
+    here; and peak less start in units of these models. Nothing on a CPU."""
     if device.type != "cuda":
         return {}
     models = clients * sum(p.numel() * p.element_size() for p in module.parameters())
     peak = torch.cuda.max_memory_allocated(device)
-    return {"start": start, "peak": peak, "models": models, "added_models": (peak - start) / models}
+    return {
+        "start": start,
+        "peak": peak,
+        "reserved": torch.cuda.max_memory_reserved(device),
+        "models": models,
+        "added_models": (peak - start) / models,
+    }
 
 
 @final

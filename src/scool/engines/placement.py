@@ -68,11 +68,11 @@ def better_placement(placement: Placement, graph: Tensor) -> Placement | None:
     if placement.ranks == 1:
         return None
     edges = edges_of(graph)
-    if len(edges.i) > SPARSE * graph.numel() or not placement.abroad(edges):
+    now = placement.abroad(edges)
+    if len(edges.i) > SPARSE * graph.numel() or not now:
         return None
     together = Placement(by_community((graph != 0).cpu(), placement.counts), placement.ranks)
-    pays = together.abroad(edges) <= WORTH * placement.abroad(edges)
-    return together if pays else None
+    return together if together.abroad(edges) <= WORTH * now else None
 
 
 def by_community(pairs: Tensor, counts: list[int]) -> Tensor:

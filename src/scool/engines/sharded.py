@@ -23,7 +23,7 @@ from scool.engines.counted import (
     count_total,
     count_train_at,
 )
-from scool.engines.cross import Drawn, suits_dense
+from scool.engines.cross import Drawn, check_draw, suits_dense
 from scool.engines.edges import Edges, edges_of
 from scool.engines.formulation import Precision
 from scool.engines.ledger import Ledger
@@ -178,10 +178,10 @@ class ShardedEngine:
         out: Tree = {}
         for ids, models in self._exchange.visits("mix", tree, wanted):
             column = self._column(ids)[edges.j]
-            part = column >= 0
+            here = column >= 0
             shape = (len(self._mine), len(ids))
-            few = Edges(rows[part], column[part])
-            mix = mixer(few, share[part], shape, self.device, self.dtype)
+            few = Edges(rows[here], column[here])
+            mix = mixer(few, share[here], shape, self.device, self.dtype)
             idle = (~active[ids]).to(self.device)
             for name, t in models.items():
                 if bool(idle.any()):
@@ -218,6 +218,7 @@ class ShardedEngine:
         """(K, K) losses of theta_i on a draw of D_j: the models travel to the data."""
         samples = self._stack.samples(split)
         drawn = Drawn(samples, draw, self.num_clients, round, self.seed, self.owned)
+        check_draw(draw, self.federation.task)
         is_dense = suits_dense(edges, self.num_clients, draw)
         wanted = self.placement.wanted(edges.j, edges.i)
         mine = edges.take(self._is_here(edges.j))

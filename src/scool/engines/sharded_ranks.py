@@ -37,6 +37,25 @@ def join_group(store: Store, rank: int, size: int, patience: datetime.timedelta)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
 
 
+def _takes_part() -> bool:
+    """Whether there is a group that scool can work in: one for tensors on the CPU, too.
+
+    Raises:
+        RunError: there are other ranks, and no way to send them what lies on the CPU.
+    """
+    assert dist.group.WORLD is not None
+    try:
+        dist.group.WORLD._get_backend(torch.device("cpu"))
+    except RuntimeError as error:
+        if dist.get_world_size() == 1:
+            return False  # somebody else's group; here is everything that is needed
+        raise RunError(
+            "the process group has no backend for tensors on the CPU: make it with "
+            "init_process_group('cpu:gloo,cuda:nccl')"
+        ) from error
+    return True
+
+
 def leave_group() -> None:
     """Part after a good run; after an error there is nobody to take leave of."""
     dist.destroy_process_group()
@@ -51,7 +70,7 @@ class Ranks:
     """
 
     def __init__(self) -> None:
-        self.is_group = dist.is_available() and dist.is_initialized()
+        self.is_group = dist.is_available() and dist.is_initialized() and _takes_part()
         self.rank = dist.get_rank() if self.is_group else 0
         self.size = dist.get_world_size() if self.is_group else 1
         self.ledger = Ledger()

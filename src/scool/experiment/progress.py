@@ -191,7 +191,7 @@ def _check_same(folder: RunFolder, header: Mapping[str, Any]) -> None:
     """
     before, now = folder.header, header["identity"]
     for name, value in before.get("identity", {}).items():
-        if now[name] != value:
+        if not _agree(value, now[name]):
             raise RunError(
                 f"{folder.path} was made with another {name.replace('digest', 'data or model')}: "
                 "continue it with what it was started with, or choose another out"
@@ -201,6 +201,14 @@ def _check_same(folder: RunFolder, header: Mapping[str, Any]) -> None:
             f"rounds = {header['rounds']} is not possible: {folder.path} has done "
             f"{before['rounds_done']} already. Give as many or more"
         )
+
+
+def _agree(before: Any, now: Any) -> bool:
+    """Equal in all options that both know: one that is newer than the run changes nothing, as long
+    as nobody sets it."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        return all(_agree(before[name], now[name]) for name in before.keys() & now.keys())
+    return before == now
 
 
 def identity_of(

@@ -195,7 +195,8 @@ def fit(
     )
     if folder:
         about: dict[str, Any] = {"rounds_done": rounds, "result": result.summary()}
-        about |= {"memory": memory_used(module, len(engine.owned), engine.device, bytes_at_start)}
+        if memory := memory_used(module, len(engine.owned), engine.device, bytes_at_start):
+            about["memory"] = memory
         ranks.first(lambda: folder.update_header(status="finished", **about))
     for recorder in recorders:
         recorder.end(result)

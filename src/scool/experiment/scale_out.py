@@ -100,6 +100,7 @@ def measure_here() -> None:
     ranks, federation = Ranks(), noise(clients)
     engine = ShardedEngine(federation, module, seed=0, ranks=ranks, device="cpu")
     graph = scattered_groups(clients)
+    neighbours = graph != 0
     theta = engine.replicate(parameters_of(module))
     scattered = engine.placement.abroad(edges_of(graph)) if size > 1 else 0
     if (placement := better_placement(engine.placement, graph)) is not None:
@@ -111,7 +112,7 @@ def measure_here() -> None:
         ranks.ledger.close_round()
         began, worked = time.perf_counter(), time.process_time()
         half = engine.train(theta, SGD, t).theta
-        engine.cross_loss(half, graph != 0, CrossDraw(cross_samples=20), t)
+        engine.cross_loss(half, neighbours, CrossDraw(cross_samples=20), t)
         theta = engine.mix(graph, half)
         evaluate(engine, theta, federation)
         ranks.share(None)

@@ -21,7 +21,7 @@ class CrossDraw:
     cross_augment: bool = True
     """Send the samples through the training augmentation (where the data has one)."""
     cross_noise: float = 0.0
-    """epsilon, the share of labels that any model may miss: bounds what one sample can say."""
+    """epsilon: a label counts as noise with this probability, which bounds the loss of a sample."""
 
     def __post_init__(self) -> None:
         check_fields(self)

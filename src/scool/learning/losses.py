@@ -34,7 +34,8 @@ def with_label_noise(loss: Tensor, noise: float, num_classes: int) -> Tensor:
     """
     if not noise:
         return loss
-    return -torch.logaddexp(math.log1p(-noise) - loss, loss.new_tensor(noise / num_classes).log())
+    floor = math.log(noise) - math.log(num_classes)
+    return -torch.logaddexp(math.log1p(-noise) - loss, torch.full_like(loss, floor))
 
 
 LOSSES: dict[str, Loss] = {"classification": cross_entropy, "regression": squared_error}

@@ -203,7 +203,7 @@ ABLATIONS: tuple[Row, ...] = (
             f"true graph, {kind}",
             {"truth": kind},
             method="truth",
-            about="a reference that is given the classes",
+            about="a reference that is given the classes; its L1 is to itself",
         )
         for kind in ("overlap", "fraction", "squared")
     ),
