@@ -171,13 +171,29 @@ def test_memberships_compete_with_fresh_ones_when_many_more_pairs_are_known():
 def test_a_little_more_or_less_evidence_goes_on_from_the_last_memberships():
     evidence, _ = planted(60, 5)
     prior = SBM(num_blocks=5)
-    state = prior.e_step(prior.init(60, {}, 0), thinned(evidence, 0.5))
-    more = evidence._replace(seen=thinned(evidence, 0.5).seen | thinned(evidence, 0.05, 1).seen)
+    state = prior.e_step(prior.init(60, {}, 0), thinned(evidence, 0.4))
+    more = evidence._replace(seen=thinned(evidence, 0.4).seen | thinned(evidence, 0.05, 1).seen)
     for other in (more, thinned(evidence, 0.2)):
         after = prior.e_step(state, other)
         assert int(after.known) == int(state.known)
         warm = replace(prior, init_mode="random").e_step(state, other)  # no start is drawn
         assert torch.equal(after.w, warm.w)
+
+
+@pytest.mark.parametrize("prior", [SBM(num_blocks=6), MMSBM(num_blocks=6)])
+def test_wrong_memberships_are_left_while_all_pairs_are_measured(
+    prior, monkeypatch: pytest.MonkeyPatch
+):
+    evidence, same = planted(60, 6)
+    other = torch.randperm(60, generator=torch.Generator().manual_seed(0))
+    wrong = evidence._replace(log_lik=evidence.log_lik[other][:, other])
+    state = prior.e_step(prior.init(60, {}, 0), wrong)
+    found = prior.e_step(state, evidence)
+    assert recovered(prior.describe(found)["blocks"], same)
+    monkeypatch.setattr(pairs_module, "DENSE", 2.0)  # never
+    stuck = prior.e_step(state, evidence)
+    assert float(prior.elbo(found, evidence)) > float(prior.elbo(stuck, evidence))
+    assert not recovered(prior.describe(stuck)["blocks"], same)
 
 
 def test_the_better_bound_stays():

@@ -105,17 +105,23 @@ class MMSBM(GraphPrior[MMSBMState]):
         return MMSBMState(w, phi, phi.clone(), gamma, alpha, B, key, torch.tensor(False))
 
     def e_step(self, state: MMSBMState, evidence: Evidence) -> MMSBMState:
-        """[E] Sweeps of w, phi and gamma, from the last memberships or from farthest seeds."""
+        """[E] Sweeps of w, phi and gamma, from the last memberships or from farthest seeds; while
+        most pairs are measured from both, and the better bound stays."""
         key = torch.tensor(derive(int(state.key), "next"))
         pairs = self._pairs(evidence)
+        starts: list[MMSBMState] = []
         if self.warm_start and bool(state.started):
-            start = _only_measured(state, pairs)
-        else:
+            starts.append(_only_measured(state, pairs))
+        if not starts or pairs.is_dense:
             log_lik, seen = evidence.log_lik.double().cpu(), evidence.seen.bool().cpu()
             rng = generator(int(state.key), "e-step")
             omega = first_omega(log_lik, seen, self.num_blocks, True, 0, rng)
-            start = _spread(state, omega, pairs)
-        return self._sweep(start, pairs)._replace(key=key, started=torch.tensor(True))
+            starts.append(_spread(state, omega, pairs))
+        results = [self._sweep(start, pairs) for start in starts]
+        best = results[0]
+        if len(results) > 1:
+            best = max(results, key=lambda result: float(self._bound(result, pairs)))
+        return best._replace(key=key, started=torch.tensor(True))
 
     def m_step(self, state: MMSBMState, evidence: Evidence) -> MMSBMState:
         """[M] B and alpha, each if asked for."""

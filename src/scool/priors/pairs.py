@@ -14,6 +14,7 @@ Null: TypeAlias = Literal["uniform", "auto"] | float | tuple[float, ...]
 
 SMALL = 500  # clients up to which lists of pairs save nothing
 SPARSE = 0.4  # share of the pairs above which they save nothing
+DENSE = 0.6  # share of the pairs from which on groups can be told apart without a hint
 
 
 class Pairs(NamedTuple):
@@ -27,6 +28,11 @@ class Pairs(NamedTuple):
     def off(self) -> Tensor:
         """(K, K) bool: the measured pairs i != j."""
         return self.mask & ~torch.eye(len(self.mask), dtype=torch.bool)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether most pairs were measured, as in the rounds before the graph gets sparse."""
+        return int(self.mask.count_nonzero()) > DENSE * self.mask.numel()
 
 
 class PairLists(NamedTuple):

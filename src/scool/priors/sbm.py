@@ -53,8 +53,9 @@ class SBM(GraphPrior[SBMState]):
 
     Departures: the i = j terms (see `sbm_updates`), the alpha gradient, sequential Omega sweeps, a
     last w update, and B learned only against a null model, without which B and w collapse to 0.
-    Where many more pairs have become known, the memberships of the round before compete with
-    fresh ones, because those of the first few pairs are often wrong and hard to leave.
+    While all pairs are measured, and where many more have become known, the memberships of the
+    round before compete with fresh ones, because those of the first models, or of the first few
+    pairs, are often wrong and hard to leave.
     Reference: Li, Zhou, Tian, Tao, ICML 2023.
     """
 
@@ -133,7 +134,7 @@ class SBM(GraphPrior[SBMState]):
         results: list[SBMState] = []
         if self.warm_start and bool(state.started):
             results.append(self._sweep(state, pairs, rng))
-        if not results or has_grown:
+        if not results or has_grown or pairs.is_dense:
             starts = self._starts(state, evidence, rng)
             results += [self._sweep(start, pairs, rng) for start in starts]
             results = [result._replace(known=known) for result in results]
