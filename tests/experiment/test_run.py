@@ -166,6 +166,17 @@ def test_a_client_with_one_test_value_has_no_r2_and_spoils_nobodys_mean() -> Non
     assert result.summary()["r2_mean"] is not None
 
 
+def test_long_runs_keep_the_graphs_of_early_and_evaluated_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scool.experiment.progress.LONG", 30)
+    options: dict[str, Any] = {"device": "cpu", "out": tmp_path / "run", "eval_every": 25}
+    result = fit(classification(), "linear", LocalOnly(sgd=SGD), rounds=50, **options)
+    assert list(result.graphs) == [*range(20), 24, 49] and len(result.history) == 50
+    files = sorted(int(file.stem) for file in (tmp_path / "run" / "graphs").iterdir())
+    assert files == list(result.graphs)
+
+
 def test_a_run_from_before_an_option_existed_can_go_on(tmp_path: Path) -> None:
     algorithm = SCooL(sgd=LocalSGD(lr=0.1, epochs=1))
     fit(classification(), "linear", algorithm, rounds=1, device="cpu", out=tmp_path / "run")

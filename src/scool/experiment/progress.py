@@ -21,6 +21,8 @@ from scool.recording.folder import RunFolder
 from scool.recording.shards import HOLDER, save_part
 from scool.types import Info, Params, Tree
 
+LONG = 1000  # rounds above which not every graph is kept
+EARLY = 20  # rounds whose graphs are always kept
 SETTLED = 10  # rounds between two moves of clients from rank to rank
 
 
@@ -32,6 +34,7 @@ class Progress:
     state: Any
     active: Tensor  # (K,) who was not in quarantine after that round
     folder: RunFolder | None
+    rounds: int = 0  # of the whole run
     ranks: Ranks = field(default_factory=Ranks)
     stacked: frozenset[str] = frozenset()  # tensors of the state with a row a client held here
     done: int = 0
@@ -46,13 +49,15 @@ class Progress:
     ) -> None:
         graph = info["graph"]
         assert isinstance(graph, Tensor)
+        is_kept = self.rounds <= LONG or self.done < EARLY or "scores" in row
         if self.folder and self.ranks.is_first:
             timing = {"round": self.done, "seconds": seconds, **self._rank_traffic()}
-            self.folder.write_graph(self.done, graph)
+            if is_kept:
+                self.folder.write_graph(self.done, graph)
             self.folder.append("timing.jsonl", timing)
             self.folder.append("metrics.jsonl", row)
         self.history.append(row)
-        if self.ranks.is_first:
+        if is_kept and self.ranks.is_first:
             self.graphs[self.done] = graph.cpu().float()
         self.seconds += seconds
         self.state, self.active, self.done = state, engine.active, self.done + 1
@@ -108,7 +113,7 @@ def open_run(
         folder = None if out is None else RunFolder(Path(out))
         if folder is not None:
             ranks.first(lambda: RunFolder.create(folder.path, header))
-        return folder, Progress(state, engine.active, folder, ranks, stacked)
+        return folder, Progress(state, engine.active, folder, header["rounds"], ranks, stacked)
     folder = RunFolder(Path(out))
     ranks.first(lambda: _check_same(RunFolder.open(folder.path), header))
     checkpoint = ranks.each(lambda: _last_checkpoint(folder, mine, stacked))
@@ -124,6 +129,7 @@ def open_run(
         state,
         engine.active,
         folder,
+        header["rounds"],
         ranks,
         stacked,
         done=done,
