@@ -163,6 +163,20 @@ def test_torchrun_restarts_and_the_run_goes_on_to_the_same_result(
     assert_same_run(folder, unbroken)
 
 
+def test_a_scheduler_stops_all_ranks_of_torchrun_after_the_round(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+    run = scool("run", *OPTIONS, "--rounds", 400, "--out", folder, launcher=launcher)
+    after_round(run, folder, 3)
+    run.send_signal(signal.SIGTERM)  # which torchrun passes on to every rank
+    _, _, errors = finish(run, 60)
+    assert "the state is saved" in errors and "ends: another rank" not in errors
+    header = RunFolder.open(folder).header
+    checkpoint = RunFolder.open(folder).last_checkpoint()
+    assert header["status"] == "interrupted"
+    assert checkpoint is not None and checkpoint.rounds == header["rounds_done"] >= 3
+
+
 def test_a_hanging_rank_is_found_by_the_time_out(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run = scool("run", *OPTIONS, "--rounds", 400, "--out", folder, "--ranks", 2)

@@ -136,7 +136,8 @@ def _led(store: Store) -> Iterator[None]:
 
 def _follow(store: Store) -> int:
     """Take part in the runs that the first rank announces; the exit code."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first rank decides when all stop
+    for number in (signal.SIGINT, signal.SIGTERM):  # the first rank decides when all stop
+        signal.signal(number, signal.SIG_IGN)
     rank, jobs = os.environ["RANK"], Jobs(store)
     try:
         for job in jobs:
