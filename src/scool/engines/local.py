@@ -232,9 +232,8 @@ class LocalEngine:
         shape = plan.position.shape[1:]
         draws = self._train.augmentation(derive(self.seed, "augment", round), names, shape)
         phase = Phase(hosts, plan.position, plan.weight.to(self.dtype), plan.active, draws)
-        if self.model.draws:
-            streams = [derive(self.seed, "dropout", round, host) for host in names.tolist()]
-            phase = phase._replace(stream=torch.tensor(streams, device=self.device))
+        streams = [derive(self.seed, "dropout", round, host) for host in names.tolist()]
+        phase = phase._replace(stream=torch.tensor(streams, device=self.device))
         trained, losses = self._formulation.train(self._train, theta, phase, rule, anchor)
         taken = phase.active > 0
         count = taken.sum(dim=1)

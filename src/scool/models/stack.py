@@ -88,11 +88,6 @@ class Functional:
             self._found.plain_attention = True
 
     @property
-    def draws(self) -> bool:
-        """Whether training draws random numbers, as dropout does."""
-        return self.draws_by_itself or bool(self._drops)
-
-    @property
     def loops(self) -> bool:
         """Whether `vmap` is known to refuse the module in its present mode."""
         return self.module.training in self._found.loops
