@@ -12,10 +12,11 @@ import pytest
 from scool.contracts import Recorder
 from scool.data import catalogue
 from scool.errors import ConfigError, RunError
+from scool.experiment.progress import LONG
 from scool.experiment.recipes import METHODS
 from scool.experiment.reproduction import running
 from scool.experiment.reproduction.ablations import ABLATIONS
-from scool.experiment.reproduction.keeping import LONG, thin, tidy
+from scool.experiment.reproduction.keeping import thin, tidy
 from scool.experiment.reproduction.matching import conflicts
 from scool.experiment.reproduction.paper import DATASETS, SETTINGS, Reported, Setting, reported
 from scool.experiment.reproduction.plan import TARGETS, Job, Study, choose_rows, jobs_of

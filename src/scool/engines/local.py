@@ -1,7 +1,6 @@
 """The in-process engine: all K clients on one device, trained as one stack."""
 
 import copy
-import math
 from collections.abc import Callable, Mapping
 from typing import final
 
@@ -11,17 +10,15 @@ from torch.func import grad, vmap
 
 from scool.contracts import Metric, Route, Split, Trained
 from scool.data.federation import Federation
+from scool.engines.common import CommonVerbs
 from scool.engines.counted import (
-    count_cross,
     count_cross_gradient,
-    count_fetch,
     count_gather,
     count_mix,
-    count_peers,
     count_total,
     count_train_at,
 )
-from scool.engines.cross import Drawn, check_draw, dense_losses, sparse_losses, suits_dense
+from scool.engines.cross import Drawn, dense_losses, sparse_losses, suits_dense
 from scool.engines.device import resolve_device
 from scool.engines.edges import Edges, edges_of, to_matrix
 from scool.engines.formulation import Formulation, Precision
@@ -38,15 +35,6 @@ from scool.learning.losses import LOSSES
 from scool.models.dropout import with_streams
 from scool.randomness import derive
 from scool.types import Params, Tree
-
-
-def uninformed_log_lik(federation: Federation, active: Tensor) -> float:
-    """log-likelihood of the predictor that knows no inputs, over the active clients (K,) bool."""
-    if federation.task == "classification":
-        return -math.log(federation.num_outputs)
-    mask = federation.train.mask & active.to(federation.train.mask.device)[:, None]
-    y = federation.train.y[mask].double()
-    return -0.5 * float(y.var(dim=0, correction=0).sum()) if len(y) else 0.0
 
 
 def not_finite(client: int, reason: str) -> QuarantineError:
@@ -71,7 +59,7 @@ def _finite(tree: Tree) -> Tensor:
 
 
 @final
-class LocalEngine:
+class LocalEngine(CommonVerbs):
     """Holds all clients. See `contracts.Engine` for what each verb promises."""
 
     def __init__(
@@ -117,16 +105,6 @@ class LocalEngine:
             free=self._formulation.forget,
         )
         self._quarantine(~self._train.finite_clients(), "inputs or targets")
-
-    @property
-    def uniform_log_lik(self) -> float:
-        return uninformed_log_lik(self.federation, self.active)
-
-    @property
-    def active(self) -> Tensor:
-        mask = torch.ones(self.num_clients, dtype=torch.bool)
-        mask[list(self.quarantined)] = False
-        return mask
 
     def restore_quarantine(self, reasons: Mapping[int, str]) -> None:
         """Take up the quarantine of a checkpoint."""
@@ -262,29 +240,11 @@ class LocalEngine:
             out[name] = torch.where(idle, t * own.view_as(idle), mixed)
         return out
 
-    def fetch(self, tree: Tree, pairs: Tensor) -> None:
-        count_fetch(self.ledger, tree, edges_of(pairs).among(self.active))
-
-    @torch.no_grad()
-    def cross_loss(self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int) -> Tensor:
-        edges = edges_of(pairs).among(self.active)
-        count_cross(self.ledger, theta, edges, self.num_clients)
-        return self._losses(theta, edges, draw, round, "train")
-
-    @torch.no_grad()
-    def peer_loss(
-        self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int, split: Split = "train"
-    ) -> Tensor:
-        edges = edges_of(pairs.T).among(self.active)
-        count_peers(self.ledger, theta, edges)
-        return self._losses(theta, edges, draw, round, split).T
-
     def _losses(
         self, theta: Tree, edges: Edges, draw: CrossDraw, round: int, split: Split
     ) -> Tensor:
         """(K, K) losses of theta_i on a draw of D_j."""
         drawn = Drawn(self._splits[split], draw, self.num_clients, round, self.seed, self.ids)
-        check_draw(draw, self.federation.task)
         is_dense = suits_dense(edges, self.num_clients, draw)
         values = self.try_models(theta, self.owned, edges, drawn, is_dense)
         return to_matrix(edges, values, self.num_clients)

@@ -13,21 +13,19 @@ from torch import Tensor, nn
 from scool.contracts import Metric, Route, Trained
 from scool.contracts import Split as SplitName
 from scool.data.federation import Federation
+from scool.engines.common import CommonVerbs
 from scool.engines.counted import (
-    count_cross,
     count_cross_gradient,
-    count_fetch,
     count_gather,
     count_mix,
-    count_peers,
     count_total,
     count_train_at,
 )
-from scool.engines.cross import Drawn, check_draw, suits_dense
+from scool.engines.cross import Drawn, suits_dense
 from scool.engines.edges import Edges, edges_of
 from scool.engines.formulation import Precision
 from scool.engines.ledger import Ledger
-from scool.engines.local import LocalEngine, not_finite, uninformed_log_lik
+from scool.engines.local import LocalEngine, not_finite
 from scool.engines.mixing import mixer
 from scool.engines.placement import Placement
 from scool.engines.sharded_data import cut, rank_device
@@ -40,7 +38,7 @@ from scool.types import Params, Tree
 
 
 @final
-class ShardedEngine:
+class ShardedEngine(CommonVerbs):
     """Holds the clients of one rank. See `contracts.Engine` for what each verb promises."""
 
     def __init__(
@@ -99,16 +97,6 @@ class ShardedEngine:
         self._settle(placement)
         self.restore_quarantine(self.quarantined)
         return out
-
-    @property
-    def uniform_log_lik(self) -> float:
-        return uninformed_log_lik(self.federation, self.active)
-
-    @property
-    def active(self) -> Tensor:
-        mask = torch.ones(self.num_clients, dtype=torch.bool)
-        mask[list(self.quarantined)] = False
-        return mask
 
     def restore_quarantine(self, reasons: Mapping[int, str]) -> None:
         """Take up the quarantine of a checkpoint."""
@@ -197,28 +185,12 @@ class ShardedEngine:
             out[name] = mixed
         return out
 
-    def fetch(self, tree: Tree, pairs: Tensor) -> None:
-        count_fetch(self.ledger, tree, edges_of(pairs).among(self.active))
-
-    def cross_loss(self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int) -> Tensor:
-        edges = edges_of(pairs).among(self.active)
-        count_cross(self.ledger, theta, edges, self.num_clients)
-        return self._losses(theta, edges, draw, round, "train")
-
-    def peer_loss(
-        self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int, split: SplitName = "train"
-    ) -> Tensor:
-        edges = edges_of(pairs.T).among(self.active)
-        count_peers(self.ledger, theta, edges)
-        return self._losses(theta, edges, draw, round, split).T
-
     def _losses(
         self, theta: Tree, edges: Edges, draw: CrossDraw, round: int, split: SplitName
     ) -> Tensor:
         """(K, K) losses of theta_i on a draw of D_j: the models travel to the data."""
         samples = self._stack.samples(split)
         drawn = Drawn(samples, draw, self.num_clients, round, self.seed, self.owned)
-        check_draw(draw, self.federation.task)
         is_dense = suits_dense(edges, self.num_clients, draw)
         wanted = self.placement.wanted(edges.j, edges.i)
         mine = edges.take(self._is_here(edges.j))

@@ -21,8 +21,8 @@ from scool.recording.folder import RunFolder
 from scool.recording.shards import HOLDER, save_part
 from scool.types import Info, Params, Tree
 
-LONG = 1000  # rounds above which not every graph is kept
-EARLY = 20  # rounds whose graphs are always kept
+LONG = 1000  # rounds above which not every graph is kept, and not every row of a light record
+EARLY = 20  # first rounds, whose graphs are always kept and compared with the true one
 SETTLED = 10  # rounds between two moves of clients from rank to rank
 
 

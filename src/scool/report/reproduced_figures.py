@@ -8,7 +8,7 @@ from typing import Any
 from scool.drawing.matrices import plain
 from scool.drawing.style import COLUMN, line_style, marker_of, picture, styled
 from scool.errors import RunError
-from scool.experiment.reproduction.keeping import EARLY_ROUNDS
+from scool.experiment.progress import EARLY
 from scool.experiment.reproduction.rows import BUDGETS
 from scool.recording.atomic import write_bytes
 from scool.recording.folder import make_folder
@@ -131,7 +131,7 @@ def plot_early_error(rows: Sequence[Measured]) -> Plot:
     for row in rows:
         for record in row.scored:
             whole = with_graph_error(record)
-            early = [line for line in whole.rows if line["round"] < EARLY_ROUNDS]
+            early = [line for line in whole.rows if line["round"] < EARLY]
             records.append(named(replace(whole, rows=early), row.row.name))
     if not records:
         raise RunError("the graph error cannot be drawn: no finished run is there")

@@ -13,16 +13,13 @@ from torch import Tensor
 
 from scool.data.federation import Federation
 from scool.evaluation.graph_error import adjusted_rand, communities, graph_l1
+from scool.experiment.progress import EARLY, LONG
 from scool.recording.atomic import write_bytes
 from scool.recording.folder import RunFolder
 from scool.types import Info
 
 SHOWN_ROUNDS = (1, 2, 5, 10, 20, 50)
 """Rounds (from 1) whose graphs are kept for pictures, besides the last."""
-EARLY_ROUNDS = 20
-"""The first rounds, in each of which the graph is compared with the true one."""
-LONG = 1000
-"""Runs of more rounds keep only the rows of evaluated rounds, with sums over those between."""
 GRAPH_ERROR = "graph_error.jsonl"
 
 
@@ -57,7 +54,7 @@ class LightRecords:
     def _measure(self, t: int, graph: Tensor) -> list[dict[str, Any]]:
         """The row of an early round, where the true graph is known."""
         truth, groups = self.federation.truth, self.federation.groups
-        if t >= EARLY_ROUNDS or truth is None:
+        if t >= EARLY or truth is None:
             return []
         row: dict[str, Any] = {"round": t, "graph_l1": graph_l1(graph, truth.cpu())}
         if groups is not None:
