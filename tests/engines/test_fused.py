@@ -215,8 +215,23 @@ def compare_kernels() -> None:
     for decay in (0.0, 0.1):
         for build, shape in TRITON.values():
             compare(build, shape, torch.float32, decay, atol=1e-5, steps=2)
+    compare_shared()
     compare_linear()
     compare_images()
+
+
+def compare_shared() -> None:
+    """All models on the same images, which are not copied for each."""
+    for build, shape in TRITON.values():
+        torch.manual_seed(0)
+        module = build()
+        fused = FusedStack.of(module)
+        assert fused is not None
+        theta = {n: torch.randn(3, *p.shape) for n, p in module.named_parameters()}
+        x = torch.randn(4, *shape)
+        found = fused.outputs(theta, x.expand(3, *x.shape))
+        copied = x.expand(3, *x.shape).clone()
+        torch.testing.assert_close(found, fused.outputs(theta, copied), atol=0, rtol=0)
 
 
 def compare_linear() -> None:

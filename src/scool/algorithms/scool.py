@@ -60,6 +60,8 @@ class SCooL:
     weighting: Weighting = "row"
     aggregate: Literal["updates", "models"] = "updates"
     """What is averaged: updates, or the models themselves, so that peers stay close."""
+    anneal: int = 0
+    """Rounds t over which the graph narrows, weights w^(t / anneal): from all peers alike to w."""
     sparsify_round: int = 10
     """The round (from 0) after which a client keeps only its best peers; -1 never."""
     fraction: float = 0.1
@@ -83,6 +85,7 @@ class SCooL:
             self.model_precision >= 0, "model_precision", self.model_precision, "give 0 or more"
         )
         require(self.model_coupling >= 0, "model_coupling", self.model_coupling, "give 0 or more")
+        require(self.anneal >= 0, "anneal", self.anneal, "give a number of rounds, 0 for none")
         require(self.sparsify_round >= -1, "sparsify_round", self.sparsify_round, "give -1 or more")
         remedy = "give 4 or more, 0 for all peers, or -1 to choose by the number of clients"
         is_possible = self.candidates in (-1, 0) or self.candidates >= 4
@@ -147,7 +150,7 @@ class SCooL:
         state, evidence = self._cross_losses(engine, state, half, round)  # log P(D_j | theta_i)
         graph = self._prior.e_step(state.graph, evidence)  # [E]
         partners = self._partners(engine, state, graph.w, evidence.seen, round)
-        weights, fallback = self._weights(graph.w, partners)
+        weights, fallback = self._weights(self._annealed(graph.w, round), partners)
         theta = self._models(engine, state, half, weights, round)  # [M], theta
         pulls = self._pulls(engine, state, graph, evidence, partners)
         theta = self._add_prior(engine, state, theta, pulls, round)
@@ -236,6 +239,12 @@ class SCooL:
         known only the best, so that updates do not travel more than models."""
         count = self._candidates(engine, round)
         return (keep_top(w, count, seen) if count else state.neighbours) & seen
+
+    def _annealed(self, w: Tensor, round: int) -> Tensor:
+        r"""$w_{ij}^{\beta_t}$ with $\beta_t = \min(1, t / A)$: the posterior tempered, as in
+        deterministic annealing. First everybody learns from all, what images have in common; in the
+        end from the own kind, what its task is about. The E-step itself is not tempered."""
+        return w if round >= self.anneal else w ** (round / self.anneal)
 
     def _weights(self, w: Tensor, partners: Tensor) -> Mixing:
         own = "gated" if self.prior.self_mode == "gated" else "full"

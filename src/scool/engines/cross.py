@@ -86,18 +86,20 @@ def dense_losses(formulation: Formulation, theta: Tree, drawn: Drawn, rows: int)
     first = next(iter(theta.values()))
     clients = torch.arange(len(drawn.ids), device=first.device)
     x, y, weight = drawn.of(clients, clients)
-    result = first.new_empty(len(first), len(clients))
-    for models in torch.arange(len(first), device=first.device).split(
-        max(1, rows // (len(clients) * x.shape[1]))
-    ):
-        chosen = {name: t[models] for name, t in theta.items()}
-        for part in clients.split(max(1, rows // x.shape[1])):
-            outputs = formulation.shared_outputs(chosen, x[part].flatten(0, 1)).flatten(0, 1)
-            targets = y[part].flatten(0, 1).expand(len(models), -1, *y.shape[2:]).flatten(0, 1)
-            values = drawn.losses(formulation, outputs, targets).view(len(models), len(part), -1)
-            mean = (values * weight[part]).sum(2) / weight[part].sum(1).clamp(min=1)
-            result[models[:, None], part] = mean
-    return result
+    x, y = x.flatten(0, 1), y.flatten(0, 1)
+    values = first.new_empty(len(first), len(x))
+    # A GPU wants all models in a call, a CPU one model and many samples.
+    count = min(len(first), rows if first.is_cuda else max(1, rows // len(x)))
+    for models in torch.arange(len(first)).split(count):
+        mine = slice(int(models[0]), int(models[-1]) + 1)
+        chosen = {name: t[mine] for name, t in theta.items()}
+        for part in torch.arange(len(x), device=x.device).split(max(1, rows // count)):
+            outputs = formulation.shared_outputs(chosen, x[part]).flatten(0, 1)
+            targets = y[part].expand(len(models), *y[part].shape).flatten(0, 1)
+            found = drawn.losses(formulation, outputs, targets)
+            values[mine, part] = found.view(len(models), -1)
+    values = values.view(len(first), *weight.shape)
+    return (values * weight).sum(2) / weight.sum(1).clamp(min=1)
 
 
 def sparse_losses(

@@ -107,6 +107,15 @@ class Formulation:
         elif self._has_workers:
             self._outputs = self._each
 
+    @property
+    def activations(self) -> int:
+        """What a sample takes in an evaluation, in sizes of its input, for convolutions of some
+        thirty channels: fewer where layers are fused, fewest where no layer before a pool is
+        written out."""
+        if not self.is_cuda:
+            return 32
+        return 5 if self._fused is not None and self._fused.is_pooled else 16
+
     def _each(self, theta: Tree, x: Tensor) -> Tensor:
         """Large convolutions on a CPU: as grouped convolutions they are several times slower."""
         models = range(len(x))
@@ -148,15 +157,11 @@ class Formulation:
         """Before the first step: whether the model fits the data, and whether `vmap` takes it."""
         if True in self._tried:
             return
-        y = samples.split.y
-        columns = range(int(y.max()) + 1, sys.maxsize)
-        if y.is_floating_point():
-            columns = range(y.shape[-1], y.shape[-1] + 1)
         step = torch.zeros(1, dtype=torch.int64, device=phase.ids.device)
         with _unseen(step.device):
             x, y, weight, stream = batch_at(samples, phase.of(0), step)
             batch = Batch(x[:, :2], y[:, :2], weight[:, :2], stream)
-            check_outputs(self.model, unstack(theta, 0), batch.x[0], columns)
+            check_outputs(self.model, unstack(theta, 0), batch.x[0], samples.columns)
             is_sure = self._is_stacked or self._is_chunked
             if not is_sure and not self.model.draws_by_itself:
                 try:

@@ -169,10 +169,13 @@ class _NormPool(torch.autograd.Function):
 class FusedStack:
     """A module as fused layers. `of` says whether a module has such a form."""
 
-    def __init__(self, layers: list[Layer], convolutions: list[str], is_image: bool) -> None:
+    def __init__(
+        self, layers: list[Layer], convolutions: list[str], is_image: bool, is_pooled: bool
+    ) -> None:
         self.layers = layers
         self.convolutions = convolutions  # names of weights kept in the kernels' layout
         self.is_image = is_image
+        self.is_pooled = is_pooled  # every convolution together with its pool
 
     @classmethod
     def of(cls, module: nn.Module) -> "FusedStack | None":
@@ -183,7 +186,7 @@ class FusedStack:
         is_image = isinstance(children[0][1], nn.Conv2d)
         layers: list[Layer] = []
         convolutions: list[str] = []
-        has_flattened = False
+        has_flattened, is_pooled = False, is_image
         while children:
             name, layer = children.pop(0)
             if isinstance(layer, nn.Linear) and layer.bias is not None:
@@ -191,6 +194,7 @@ class FusedStack:
             elif isinstance(layer, nn.Conv2d) and is_image and _is_plain_conv(layer):
                 convolutions.append(f"{name}.weight")
                 pooled = _relu_and_pool([child for _, child in children[:2]])
+                is_pooled &= pooled
                 layers.append(_conv(name, pooled))
                 children = children[2:] if pooled else children
                 if norm := _relu_norm_pool(layer, children[:3]):
@@ -203,7 +207,7 @@ class FusedStack:
                 has_flattened = True
             else:
                 return None
-        return cls(layers, convolutions, is_image)
+        return cls(layers, convolutions, is_image, is_pooled)
 
     def load(self, buffers: Tree, theta: Tree) -> None:
         """Copy models into the buffers, in their layout."""
@@ -237,10 +241,19 @@ class FusedStack:
 
     def forward(self, buffers: Tree, x: Tensor, rate: Rate) -> Tensor:
         if self.is_image:
-            x = x.movedim(2, -1).contiguous()
+            x = _channels_last(x)
         for layer in self.layers:
             x = layer(buffers, x, rate)
         return x
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    """(C, B, H, W, channels) of images (C, B, channels, H, W); those that all clients share are
+    not copied for each."""
+    x = x.movedim(2, -1)
+    if len(x) > 1 and x.stride(0) == 0:
+        return x[:1].contiguous().expand(x.shape)
+    return x.contiguous()
 
 
 def _is_plain_conv(layer: nn.Conv2d) -> bool:

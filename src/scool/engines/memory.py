@@ -43,16 +43,19 @@ def clients_at_once(module: nn.Module, federation: Federation, device: torch.dev
 
 
 def samples_at_once(
-    module: nn.Module, input_shape: Sequence[int], clients: int, device: torch.device
+    module: nn.Module,
+    input_shape: Sequence[int],
+    clients: int,
+    device: torch.device,
+    activations: int,
 ) -> int:
     """How many samples to push through models in one evaluation call.
 
-    Activations of the convolutional networks here are about 15 times their inputs, and twice that
-    where layers are not fused, as on a CPU. On a GPU, which holds several copies of all models,
-    they should not add more than two to them.
+    `activations` says how many times the size of its input a sample takes. On a GPU, which holds
+    several copies of all models, these should not add more than two to them.
     """
     is_cuda = device.type == "cuda"
-    sample = (16 if is_cuda else 32) * 4 * max(64, prod(input_shape))
+    sample = activations * 4 * max(64, prod(input_shape))
     most = min(1 << 18, min(_budget(device), _EVALUATION_BUDGET) // sample)
     if is_cuda:
         models = clients * sum(p.numel() * p.element_size() for p in module.parameters())

@@ -35,6 +35,7 @@ def cut(federation: Federation, clients: Tensor) -> Shard:
         classes=federation.classes[clients],
         task=federation.task,
         transform=federation.transform,
+        softmax=federation.softmax,
     )
 
 

@@ -17,18 +17,21 @@ from torch import Tensor
 from scool.engines.triton_launch import launch
 
 
-@triton.jit(do_not_specialize=["B", "H", "W", "OH", "OW", "P"])
+@triton.jit(do_not_specialize=["STEP", "H", "W", "OH", "OW", "P"])
 def _conv_forward(
-    x_ptr, w_ptr, bias_ptr, out_ptr, B, H, W, OH, OW, P,
+    x_ptr, w_ptr, bias_ptr, out_ptr, STEP, H, W, OH, OW, P,
     CI: tl.constexpr, NO: tl.constexpr, KH: tl.constexpr, RUN: tl.constexpr,
     BP: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
-    """out[p, o] = bias[o] + sum_{ky, k} x[row(p) + ky, k] w[ky, k, o], k over KW * CI = RUN."""
+    """out[p, o] = bias[o] + sum_{ky, k} x[row(p) + ky, k] w[ky, k, o], k over KW * CI = RUN.
+
+    STEP images lie between the inputs of two clients: their batch, or 0 where all have the same.
+    """
     client = tl.program_id(1).to(tl.int64)
     p = tl.program_id(0) * BP + tl.arange(0, BP)
     o = tl.arange(0, BO)
     b, y, x = p // (OH * OW), p // OW % OH, p % OW
-    at = ((client * B + b) * H + y) * W * CI + x * CI  # where the first filter row begins
+    at = ((client * STEP + b) * H + y) * W * CI + x * CI  # where the first filter row begins
     acc = tl.zeros((BP, BO), dtype=tl.float32)
     pieces: tl.constexpr = (RUN + BK - 1) // BK
     for step in range(KH * pieces):  # one loop, so that its loads are pipelined
@@ -49,9 +52,9 @@ def _conv_forward(
     tl.store(to, acc, mask=(p[:, None] < P) & (o[None, :] < NO))
 
 
-@triton.jit(do_not_specialize=["B", "H", "W", "PH", "PW", "P"])
+@triton.jit(do_not_specialize=["STEP", "H", "W", "PH", "PW", "P"])
 def _conv_pool_forward(
-    x_ptr, w_ptr, bias_ptr, out_ptr, which_ptr, B, H, W, PH, PW, P,
+    x_ptr, w_ptr, bias_ptr, out_ptr, which_ptr, STEP, H, W, PH, PW, P,
     CI: tl.constexpr, NO: tl.constexpr, KH: tl.constexpr, RUN: tl.constexpr,
     BP: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
@@ -61,7 +64,7 @@ def _conv_pool_forward(
     p = tl.program_id(0) * BP + tl.arange(0, BP)
     o = tl.arange(0, BO)
     b, y, x = p // (PH * PW), p // PW % PH, p % PW
-    at = ((client * B + b) * H + 2 * y) * W * CI + 2 * x * CI
+    at = ((client * STEP + b) * H + 2 * y) * W * CI + 2 * x * CI
     first = tl.zeros((BP, BO), dtype=tl.float32)
     second, third, fourth = first, first, first
     pieces: tl.constexpr = (RUN + BK - 1) // BK
@@ -210,6 +213,11 @@ def _power(size: int) -> int:
     return max(16, triton.next_power_of_2(size))
 
 
+def _step(x: Tensor) -> int:
+    """Images between the inputs of two clients; 0: `x` is one batch, expanded."""
+    return x.shape[1] if x.stride(0) else 0
+
+
 def conv_forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """(C, B, OH, OW, O) of inputs (C, B, H, W, CI) and weights (C, KH, KW, CI, O)."""
     clients, batch, height, width, channels = x.shape
@@ -220,7 +228,7 @@ def conv_forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     tile = FORWARD[_is_wide(run)]
     launch(
         _conv_forward, (triton.cdiv(positions, tile["BP"]), clients),
-        x, weight, bias, out, batch, height, width, oh, ow, positions,
+        x, weight, bias, out, _step(x), height, width, oh, ow, positions,
         CI=channels, NO=outputs, KH=kh, RUN=run,
         BP=tile["BP"], BK=tile["BK"], BO=_power(outputs), num_warps=2, num_stages=3,
     )  # fmt: skip
@@ -238,7 +246,7 @@ def conv_pool_forward(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, 
     tile = POOLED[_is_wide(run)]
     launch(
         _conv_pool_forward, (triton.cdiv(positions, tile["BP"]), clients),
-        x, weight, bias, out, which, batch, height, width, ph, pw, positions,
+        x, weight, bias, out, which, _step(x), height, width, ph, pw, positions,
         CI=channels, NO=outputs, KH=kh, RUN=run, BP=tile["BP"], BK=tile["BK"],
         BO=_power(outputs), num_warps=tile["warps"], num_stages=tile["stages"],
     )  # fmt: skip

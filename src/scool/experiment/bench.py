@@ -51,10 +51,10 @@ def engine_cases(device: torch.device) -> list[Case]:
     """The three models of the targets; a CPU gets fewer clients of the large one."""
     is_cuda = device.type == "cuda"
     large = 100 if is_cuda else 20
-    steps = 50 if is_cuda else 3
+    steps = 25 if is_cuda else 3
     return [
         Case("cnn2", lambda: cnn2((3, 32, 32), 10), (3, 32, 32), large, steps),
-        Case("mlp", lambda: mlp((64,), 10), (64,), 100, 50),
+        Case("mlp", lambda: mlp((64,), 10), (64,), 100, 25 if is_cuda else 50),
         Case("cnn28", small_cnn, (1, 28, 28), 100, steps),
     ]
 
@@ -69,9 +69,10 @@ def random_federation(shape: tuple[int, ...], clients: int, samples: int = 40) -
     return from_arrays(data, name="noise", test_fraction=0.1)
 
 
-def bench_engine(device_name: str, repeats: int = 5) -> Iterator[dict[str, Any]]:
+def bench_engine(device_name: str, repeats: int = 0) -> Iterator[dict[str, Any]]:
     """One object a model: times, ratio to the loop, rates, and their share of the machine's."""
     device = resolve_device(device_name)
+    repeats = repeats or (2 if device.type == "cuda" else 5)  # the loop takes seconds a time there
     rates = machine_rates(device)
     for case in engine_cases(device):
         torch.manual_seed(0)

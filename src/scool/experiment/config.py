@@ -38,6 +38,10 @@ class Settings:
     """Clients trained side by side; 0 chooses by free memory. No influence on results."""
     precision: Precision = "float32"
     """Of the products in local training: float32 (TF32 on a GPU) or bf16."""
+    slow_momentum: float = 0.0
+    """Each client's momentum over rounds (SlowMo), 0 to below 1."""
+    average: float = 0.0
+    """Score and keep each client's moving average over rounds, with this memory; 0: the last."""
     strict: bool = False
     """Stop when a client's numbers stop being finite, instead of leaving the client out."""
 
@@ -106,6 +110,8 @@ def execute(
         eval_every=settings.eval_every,
         checkpoint_every=settings.checkpoint_every,
         client_chunk=settings.client_chunk,
+        slow_momentum=settings.slow_momentum,
+        average=settings.average,
         strict=settings.strict,
         precision=settings.precision,
         recorders=recorders,

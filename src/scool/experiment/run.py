@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from scool.algorithms.between_rounds import BetweenRounds
 from scool.contracts import Recorder
 from scool.data.federation import Federation
 from scool.data.validation import with_validation
@@ -75,6 +76,8 @@ def fit(
     eval_every: int = 1,
     checkpoint_every: int = 10,
     client_chunk: int = 0,
+    slow_momentum: float = 0.0,
+    average: float = 0.0,
     strict: bool = False,
     precision: Precision = "float32",
     recorders: Sequence[Recorder] = (),
@@ -95,6 +98,8 @@ def fit(
         checkpoint_every: rounds between checkpoints.
         client_chunk: clients trained side by side; 0 chooses by free memory. No influence on
             results.
+        slow_momentum, average: what a client does with its own model between rounds, see
+            `algorithms.between_rounds`; 0 for nothing.
         strict: stop when a client's numbers stop being finite, instead of leaving it out.
         precision: of the products in local training, `float32` or `bf16`; models, updates, cross
             losses and scores are float32 (TF32 on a GPU) in both.
@@ -120,6 +125,8 @@ def fit(
         announce({"config": dict(config), "out": where, "resume": resume})
     ranks = Ranks()
     federation = prepare_data(federation, algorithm, seed)
+    method = method or type(algorithm).__name__
+    algorithm = BetweenRounds.around(algorithm, slow_momentum, average)
     module, theta0 = prepare_model(model, federation, seed)
     options: dict[str, Any] = {
         "seed": seed,
@@ -133,7 +140,6 @@ def fit(
         engine = LocalEngine(federation, module, **options)
     else:
         engine = ShardedEngine(federation, module, ranks=ranks, **options)
-    method = method or type(algorithm).__name__
     header = _header(method, rounds, seed, engine, config)
     header["model"] = model_options(model)
     header["identity"] = identity_of(algorithm, federation, seed, theta0)

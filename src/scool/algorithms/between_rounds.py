@@ -1,0 +1,80 @@
+"""What each client does with its own model between two rounds, whatever the method."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, final
+
+import torch
+
+from scool.contracts import Algorithm, Engine
+from scool.errors import require
+from scool.types import Info, Params, Tree
+
+
+class BetweenState(NamedTuple):
+    theta: Tree  # the models that are scored and kept
+    method: Any  # the state of the method; its theta trains on, and is empty where it is the above
+    velocity: Tree  # u, empty without momentum
+
+
+@final
+@dataclass(frozen=True)
+class BetweenRounds:
+    r"""A method with slow momentum and averaged models. Neither needs a word from a peer.
+
+    With $\theta'$ the model that a round of the method makes of $\theta^t$:
+
+    slow momentum:  $u^{t+1} = \beta u^t + (\theta^t - \theta')$, $\theta^{t+1} = \theta^t - u^{t+1}$.
+                    Averaged updates are short steps; this makes up for it. Wang et al., SlowMo,
+                    ICLR 2020.
+    averages:       $a^{t+1} = m\, a^t + (1 - m)\, \theta^{t+1}$, the plain mean at first. A client
+                    keeps and uses $a$, and goes on from $\theta$: the average of many late steps
+                    lies in a flatter place than each of them. Izmailov et al., SWA, UAI 2018.
+    """
+
+    method: Any
+    slow_momentum: float = 0.0
+    average: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("slow_momentum", "average"):
+            value = getattr(self, name)
+            require(0 <= value < 1, name, value, "give a number in [0, 1), 0 for none")
+
+    @classmethod
+    def around(cls, method: Any, slow_momentum: float, average: float) -> "Algorithm[Any]":
+        """The method itself where nothing is asked for."""
+        wrapped = cls(method, slow_momentum, average)
+        return wrapped if slow_momentum or average else method
+
+    def init(self, engine: Engine, theta0: Params) -> BetweenState:
+        state = self.method.init(engine, theta0)
+        velocity = state.theta if self.slow_momentum else {}
+        return self._state(
+            state,
+            {n: torch.zeros_like(t) for n, t in velocity.items()},
+            {n: t.clone() for n, t in state.theta.items()} if self.average else state.theta,
+        )
+
+    def step(self, engine: Engine, state: BetweenState, round: int) -> tuple[BetweenState, Info]:
+        method, velocity = state.method, state.velocity
+        if not self.average:
+            method = method._replace(theta=state.theta)
+        before = method.theta
+        if self.slow_momentum:  # the method may write over what it is given
+            before = {n: t.clone() for n, t in before.items()}
+        method, info = self.method.step(engine, method, round)
+        if self.slow_momentum:
+            velocity = {n: self.slow_momentum * u for n, u in velocity.items()}
+            velocity = {n: u.add_(before[n] - method.theta[n]) for n, u in velocity.items()}
+            method = method._replace(theta={n: t - velocity[n] for n, t in before.items()})
+        kept = method.theta
+        if self.average:
+            share = 1 - min(self.average, round / (round + 1))
+            kept = {n: torch.lerp(a, kept[n], share) for n, a in state.theta.items()}
+        return self._state(method, velocity, kept), info
+
+    def _state(self, method: Any, velocity: Tree, kept: Tree) -> BetweenState:
+        """Every tensor once: checkpoints hold them."""
+        if not self.average:
+            method = method._replace(theta={})
+        return BetweenState(kept, method, velocity)
