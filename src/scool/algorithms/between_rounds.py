@@ -23,7 +23,7 @@ class BetweenRounds:
 
     With $\theta'$ the model that a round of the method makes of $\theta^t$:
 
-    slow momentum:  $u^{t+1} = \beta u^t + (\theta^t - \theta')$, $\theta^{t+1} = \theta^t - u^{t+1}$.
+    slow momentum:  $u^{t+1} = \beta u^t + \theta^t - \theta'$, $\theta^{t+1} = \theta^t - u^{t+1}$.
                     Averaged updates are short steps; this makes up for it. Wang et al., SlowMo,
                     ICLR 2020.
     averages:       $a^{t+1} = m\, a^t + (1 - m)\, \theta^{t+1}$, the plain mean at first. A client

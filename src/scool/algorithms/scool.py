@@ -12,7 +12,7 @@ from scool.contracts import Engine, Evidence, Prior
 from scool.errors import ConfigError, check_fields, require
 from scool.graph.candidates import choose_candidates, num_candidates
 from scool.graph.normalise import Mixing, Weighting, mixing_weights
-from scool.graph.sparsify import keep_top, num_kept
+from scool.graph.sparsify import draw_peers, keep_top, num_kept
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
 from scool.priors import SBM, AnyPrior
@@ -60,14 +60,14 @@ class SCooL:
     weighting: Weighting = "row"
     aggregate: Literal["updates", "models"] = "updates"
     """What is averaged: updates, or the models themselves, so that peers stay close."""
-    anneal: int = 0
-    """Rounds t over which the graph narrows, weights w^(t / anneal): from all peers alike to w."""
     sparsify_round: int = 10
     """The round (from 0) after which a client keeps only its best peers; -1 never."""
     fraction: float = 0.1
     """Peers kept, as a fraction of all clients; where there are candidates, no more than these."""
     candidates: int = -1
     """Peers tried a round until the graph is sparse; 0: all; -1: all up to 500 clients, then 64."""
+    peers: Literal["best", "drawn"] = "best"
+    """Which are kept: the best, once and for all, or every round others, drawn by w."""
     keep_self: bool = True
     """A client always stays its own neighbour and does not count as a peer."""
     model_precision: float = 0.0
@@ -85,7 +85,6 @@ class SCooL:
             self.model_precision >= 0, "model_precision", self.model_precision, "give 0 or more"
         )
         require(self.model_coupling >= 0, "model_coupling", self.model_coupling, "give 0 or more")
-        require(self.anneal >= 0, "anneal", self.anneal, "give a number of rounds, 0 for none")
         require(self.sparsify_round >= -1, "sparsify_round", self.sparsify_round, "give -1 or more")
         remedy = "give 4 or more, 0 for all peers, or -1 to choose by the number of clients"
         is_possible = self.candidates in (-1, 0) or self.candidates >= 4
@@ -129,8 +128,12 @@ class SCooL:
 
     def _candidates(self, engine: Engine, round: int) -> int:
         """Peers that a client tries; 0: all that are left."""
-        is_dense = self.sparsify_round < 0 or round <= self.sparsify_round
-        return num_candidates(engine.num_clients, self.candidates) if is_dense else 0
+        is_sparse = self._is_sparse(round)
+        return 0 if is_sparse else num_candidates(engine.num_clients, self.candidates)
+
+    def _is_sparse(self, round: int) -> bool:
+        """Whether clients only meet the peers they have chosen."""
+        return 0 <= self.sparsify_round < round
 
     def init(self, engine: Engine, theta0: Params) -> SCooLState:
         k = engine.num_clients
@@ -150,7 +153,7 @@ class SCooL:
         state, evidence = self._cross_losses(engine, state, half, round)  # log P(D_j | theta_i)
         graph = self._prior.e_step(state.graph, evidence)  # [E]
         partners = self._partners(engine, state, graph.w, evidence.seen, round)
-        weights, fallback = self._weights(self._annealed(graph.w, round), partners)
+        weights, fallback = self._weights(graph.w, partners, round)
         theta = self._models(engine, state, half, weights, round)  # [M], theta
         pulls = self._pulls(engine, state, graph, evidence, partners)
         theta = self._add_prior(engine, state, theta, pulls, round)
@@ -184,15 +187,15 @@ class SCooL:
     def _cross_losses(
         self, engine: Engine, state: SCooLState, half: Tree, round: int
     ) -> tuple[SCooLState, Evidence]:
-        """L_ij of the pairs still in the graph, as evidence for it. Candidates come and go: a pair
-        that is not measured this time keeps its last loss."""
+        """L_ij of the pairs still in the graph, as evidence for it. Candidates and drawn peers come
+        and go: a pair that is not measured this time keeps its last loss."""
         active, count = engine.active, self._candidates(engine, round)
         pairs = self._pairs(engine, state, round)
         loss = engine.cross_loss(half, pairs, self.draw, round)
         known = state.cross_loss.isfinite() & pairs
         memory = torch.where(known, self.cross_ema, 0.0)
         loss = torch.where(known, memory * state.cross_loss, 0.0) + (1 - memory) * loss
-        if count:
+        if count or self.peers == "drawn":
             loss = torch.where(pairs, loss, state.cross_loss)
         seen = loss.isfinite() & active[:, None] & active
         shared = self._shared(half)
@@ -240,13 +243,10 @@ class SCooL:
         count = self._candidates(engine, round)
         return (keep_top(w, count, seen) if count else state.neighbours) & seen
 
-    def _annealed(self, w: Tensor, round: int) -> Tensor:
-        r"""$w_{ij}^{\beta_t}$ with $\beta_t = \min(1, t / A)$: the posterior tempered, as in
-        deterministic annealing. First everybody learns from all, what images have in common; in the
-        end from the own kind, what its task is about. The E-step itself is not tempered."""
-        return w if round >= self.anneal else w ** (round / self.anneal)
-
-    def _weights(self, w: Tensor, partners: Tensor) -> Mixing:
+    def _weights(self, w: Tensor, partners: Tensor, round: int) -> Mixing:
+        """Peers that were drawn by w count alike: on average that is mixing by w."""
+        if self.peers == "drawn" and self._is_sparse(round):
+            w = torch.ones_like(w)
         own = "gated" if self.prior.self_mode == "gated" else "full"
         return mixing_weights(w, partners, own, self.weighting)
 
@@ -277,11 +277,15 @@ class SCooL:
     def _neighbours(
         self, engine: Engine, state: SCooLState, graph: Any, evidence: Evidence, round: int
     ) -> Tensor:
-        """N_i: everyone, until each client chooses its best peers once and for all."""
-        if round != self.sparsify_round:
-            return state.neighbours
+        """N_i: everyone, until each client chooses its best peers once and for all, or from then on
+        draws others for every round."""
         count = num_kept(engine.num_clients, self.fraction)
         count = min(count, self._candidates(engine, round) or count)
+        if self.peers == "drawn" and self._is_sparse(round + 1):
+            among = {"seed": engine.seed, "round": round, "keep_self": self.keep_self}
+            return draw_peers(graph.w, count, evidence.seen, **among)
+        if round != self.sparsify_round:
+            return state.neighbours
         rank = self._prior.ranking(graph, evidence)
         return keep_top(rank, count, evidence.seen, self.keep_self)
 

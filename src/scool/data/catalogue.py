@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -10,7 +10,7 @@ from scool.data import transform as transforms
 from scool.data.build import from_partition
 from scool.data.cifar import CIFAR10_FOLDER, CIFAR100_FOLDER, read_cifar10, read_cifar100
 from scool.data.digits import TEST_SIZE, digits, digits_by_class
-from scool.data.federation import Federation, Softmax, Task, Truth
+from scool.data.federation import Federation, Task, Truth
 from scool.data.labelled import Labelled
 from scool.data.mini_imagenet import FOLDER, LISTS, read_mini_imagenet
 from scool.data.mnist import FILES, read_fashion_mnist, read_mnist
@@ -44,8 +44,6 @@ class DataConfig:
     """For dirichlet: the smaller, the less alike the clients."""
     truth: Truth = "identical"
     """Who should cooperate in noniid and sbm: same classes, any common, by share or its square."""
-    softmax: Softmax = "all"
-    """Between which classes the training loss decides: all, or the client's own, as its test."""
     val_fraction: float = 0.0
     """Share of each client's training samples set aside for validation."""
     augment: bool = True
@@ -170,11 +168,11 @@ def load(config: DataConfig, seed: int = 0) -> Federation:
     """
     dataset = find(config.dataset)
     if config.dataset == "synthetic":
-        return replace(_load_synthetic(config, seed), softmax=config.softmax)
+        return _load_synthetic(config, seed)
     require(config.task == "classification", "task", config.task, "only synthetic has regression")
     _refuse(config, "unequal_sizes", "only synthetic has it; use partition dirichlet")
     if config.dataset == "digits":
-        return replace(_load_digits(config, dataset, seed), softmax=config.softmax)
+        return _load_digits(config, dataset, seed)
     return load_images(config, dataset, seed)
 
 
@@ -236,7 +234,7 @@ def load_images(config: DataConfig, dataset: Dataset, seed: int) -> Federation:
     parts = share_out(kind, data.y_train, config.clients or 100, per_client, alpha, seed)
     if config.samples_per_client:
         parts = keep_some(parts, data.y_train, config.samples_per_client, seed)
-    federation = from_partition(
+    return from_partition(
         f"{config.dataset}/{kind}",
         *data[:4],
         parts,
@@ -246,4 +244,3 @@ def load_images(config: DataConfig, dataset: Dataset, seed: int) -> Federation:
         transform=dataset.transform if config.augment else dataset.transform.plain(),
         class_names=data.class_names,
     )
-    return replace(federation, softmax=config.softmax)

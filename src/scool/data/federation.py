@@ -1,7 +1,7 @@
 """Who has what: the data of K clients, as one shared pool and indices into it."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 Task = Literal["classification", "regression"]
 Truth = Literal["identical", "overlap", "fraction", "squared"]
-Softmax = Literal["all", "own"]
 
 
 class Split(NamedTuple):
@@ -53,7 +52,6 @@ class Federation:
     transform: ImageTransform | None = None  # how uint8 images become network inputs
     client_names: tuple[str, ...] | None = None
     class_names: tuple[str, ...] | None = None
-    softmax: Softmax = "all"  # between which classes a loss decides: all C, or the client's own
 
     def __post_init__(self) -> None:
         check(self)
@@ -188,10 +186,6 @@ def check(federation: Federation) -> None:
             f"client {federation.client_name(empty[0])} has no training sample "
             f"({len(empty)} such clients): give it data or leave it out"
         )
-    if federation.softmax not in get_args(Softmax):
-        unknown("softmax", federation.softmax, get_args(Softmax))
-    if federation.softmax == "own" and federation.task != "classification":
-        raise DataError("softmax = 'own' needs classes: leave it at 'all' for regression")
     if federation.task == "classification":
         for part in _PARTS:
             _check_labels(federation, part, getattr(federation, part))

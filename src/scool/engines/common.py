@@ -32,8 +32,6 @@ class CommonVerbs(ABC):
 
     @property
     def uniform_log_lik(self) -> float:
-        if self.federation.softmax == "own":
-            return -float(self.federation.classes.sum(dim=1).double().log().mean())
         if self.federation.task == "classification":
             return -math.log(self.federation.num_outputs)
         train = self.federation.train

@@ -157,11 +157,15 @@ class Formulation:
         """Before the first step: whether the model fits the data, and whether `vmap` takes it."""
         if True in self._tried:
             return
+        y = samples.split.y
+        columns = range(int(y.max()) + 1, sys.maxsize)
+        if y.is_floating_point():
+            columns = range(y.shape[-1], y.shape[-1] + 1)
         step = torch.zeros(1, dtype=torch.int64, device=phase.ids.device)
         with _unseen(step.device):
             x, y, weight, stream = batch_at(samples, phase.of(0), step)
             batch = Batch(x[:, :2], y[:, :2], weight[:, :2], stream)
-            check_outputs(self.model, unstack(theta, 0), batch.x[0], samples.columns)
+            check_outputs(self.model, unstack(theta, 0), batch.x[0], columns)
             is_sure = self._is_stacked or self._is_chunked
             if not is_sure and not self.model.draws_by_itself:
                 try:

@@ -31,7 +31,7 @@ from scool.errors import QuarantineError
 from scool.graph.normalise import without
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Pull, Rule, plan_batches
-from scool.learning.losses import LOSSES, own_cross_entropy
+from scool.learning.losses import LOSSES
 from scool.models.dropout import with_streams
 from scool.randomness import derive
 from scool.types import Params, Tree
@@ -84,9 +84,7 @@ class LocalEngine(CommonVerbs):
         module = with_streams(copy.deepcopy(module))  # the caller's stays as it is
         module = module.to(self.device).eval()
         self.dtype = next(module.parameters()).dtype
-        is_own = federation.softmax == "own"
-        classes = self.federation.classes
-        self.loss = own_cross_entropy(classes) if is_own else LOSSES[federation.task]
+        self.loss = LOSSES[federation.task]
         self._formulation = Formulation(module, self.loss, self.device, precision)
         self.model = self._formulation.model
         self.num_clients = federation.num_clients
@@ -97,12 +95,7 @@ class LocalEngine(CommonVerbs):
         self.truth = federation.truth
         self.quarantined: dict[int, str] = {}
         splits = {
-            name: Samples(
-                getattr(self.federation, name),
-                federation.transform,
-                self.dtype,
-                owned_classes=federation.num_outputs * is_own,
-            )
+            name: Samples(getattr(self.federation, name), federation.transform, self.dtype)
             for name in ("train", "val", "test")
         }
         self._train, self._splits = splits["train"], splits
@@ -384,7 +377,7 @@ class LocalEngine(CommonVerbs):
                 x, y = source.fetch(ids, part.expand(len(ids), -1), None)
                 with tensor_cores():
                     outputs = self._formulation.outputs(mine, x)
-                values = judge(outputs, source.labels(y), self.federation.classes[ids]).double()  # (c, s[, m])
+                values = judge(outputs, y, self.federation.classes[ids]).double()  # (c, s[, m])
                 here = mask[:, part].view(*values.shape[:2], *[1] * (values.dim() - 2))
                 total = total + values.where(here, 0.0).sum(dim=1)
             assert isinstance(total, Tensor)

@@ -1,6 +1,5 @@
 """Fetching samples: from the shared pool to network inputs, on the device."""
 
-import sys
 from typing import final
 
 import torch
@@ -9,7 +8,6 @@ from torch import Tensor
 from scool.data.federation import Split
 from scool.data.transform import ImageTransform
 from scool.engines.device import HAS_TRITON
-from scool.learning.losses import with_owner
 from scool.randomness import uniform
 
 
@@ -17,17 +15,7 @@ from scool.randomness import uniform
 class Samples:
     """One split of the federation as the models see it."""
 
-    def __init__(
-        self,
-        split: Split,
-        transform: ImageTransform | None,
-        dtype: torch.dtype,
-        owned_classes: int = 0,
-    ) -> None:
-        """`owned_classes` C: targets also say whose sample it is, as `own_cross_entropy` needs."""
-        self.columns = _columns(split.y)
-        self.owned_classes = owned_classes
-        split = split._replace(y=with_owner(split.y, owned_classes)) if owned_classes else split
+    def __init__(self, split: Split, transform: ImageTransform | None, dtype: torch.dtype) -> None:
         self.split = split
         self.transform = transform
         self.dtype = dtype
@@ -64,10 +52,6 @@ class Samples:
         is_real = x.is_floating_point() or x.dtype in (torch.uint8, torch.bool)
         return (x.to(self.dtype) if is_real else x), y
 
-    def labels(self, y: Tensor) -> Tensor:
-        """Targets as the data have them."""
-        return y % self.owned_classes if self.owned_classes else y
-
     def augmentation(self, key: int, streams: Tensor, shape: torch.Size) -> Tensor | None:
         """Random numbers for `shape` samples of each stream; None where nothing is random."""
         if self.transform is None or not self.transform.num_draws:
@@ -83,10 +67,3 @@ class Samples:
         if self.split.y.is_floating_point():
             ok = ok & torch.isfinite(self.split.y).flatten(2).all(dim=2)
         return (ok | ~self.split.mask).all(dim=1).cpu()
-
-
-def _columns(y: Tensor) -> range:
-    """How many outputs a model may have: one a target, or at least one a class."""
-    if y.is_floating_point():
-        return range(y.shape[-1], y.shape[-1] + 1)
-    return range(int(y.max()) + 1, sys.maxsize)

@@ -35,7 +35,6 @@ def cut(federation: Federation, clients: Tensor) -> Shard:
         classes=federation.classes[clients],
         task=federation.task,
         transform=federation.transform,
-        softmax=federation.softmax,
     )
 
 

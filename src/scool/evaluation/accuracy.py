@@ -7,7 +7,7 @@ from torch import Tensor
 
 from scool.contracts import Engine, Split
 from scool.data.federation import Federation
-from scool.learning.losses import LOSSES, NEVER
+from scool.learning.losses import LOSSES
 from scool.types import Tree
 
 
@@ -27,7 +27,7 @@ class Scores(NamedTuple):
     """One number a client."""
 
     score: Tensor  # (K,) accuracy, or R^2 for regression; NaN where a client has no such samples
-    loss: Tensor  # (K,) mean loss over all C logits, or the client's own where these are trained
+    loss: Tensor  # (K,) mean loss over all C logits (unmasked)
 
 
 def evaluate(engine: Engine, theta: Tree, federation: Federation, split: Split = "test") -> Scores:
@@ -36,8 +36,6 @@ def evaluate(engine: Engine, theta: Tree, federation: Federation, split: Split =
     is_classification = federation.task == "classification"
 
     def metric(outputs: Tensor, targets: Tensor, classes: Tensor) -> Tensor:
-        if federation.softmax == "own":
-            outputs = outputs.masked_fill(~classes, NEVER)
         loss = per_sample(outputs, targets)
         right = correct(outputs, targets, classes) if is_classification else loss
         return torch.stack([loss, right], dim=-1)

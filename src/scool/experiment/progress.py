@@ -231,7 +231,7 @@ def identity_of(
         digest.update(t.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return {
         "algorithm": {"name": type(algorithm).__name__, **_options(algorithm)},
-        "federation": federation.name + (" (own softmax)" if federation.softmax == "own" else ""),
+        "federation": federation.name,
         "clients": federation.num_clients,
         "seed": seed,
         "digest": digest.hexdigest()[:32],

@@ -17,38 +17,6 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(outputs, targets, reduction="none")
 
 
-NEVER = -1e9
-"""The logit of a class that is not the client's: no probability, and still a number."""
-
-
-def own_cross_entropy(classes: Tensor) -> Loss:
-    r"""Minus the log-probability of the right class among those of the sample's owner,
-    $-\log \frac{e^{z_y}}{\sum_{c \in C_j} e^{z_c}}$. Restricted softmax: Li & Zhan, FedRS, KDD 2021.
-
-    A client that has never seen a class then does not teach others to avoid it.
-
-    Args:
-        classes: (K, C) bool, $C_j$. Targets are `owner * C + class`, see `with_owner`.
-    """
-    count = classes.shape[1]
-
-    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-        outputs = outputs.masked_fill(~classes[targets // count], NEVER)
-        return cross_entropy(outputs, targets % count)
-
-    return loss
-
-
-def with_owner(y: Tensor, num_classes: int) -> Tensor:
-    """Class ids (K, N) that also say whose sample it is.
-
-    >>> with_owner(torch.tensor([[0, 2], [1, 0]]), 10)
-    tensor([[ 0,  2],
-            [11, 10]])
-    """
-    return y + num_classes * torch.arange(len(y), device=y.device)[:, None]
-
-
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """Half the squared distance: minus a unit-variance Gaussian log-density, less its constant."""
     return 0.5 * (outputs - targets).square().sum(dim=-1)

@@ -190,26 +190,6 @@ ABLATIONS: tuple[Row, ...] = (
         _change(
             "beyond",
             _SBM,
-            f"beyond-anneal-{rounds}{name}",
-            f"10 % of peers, graph narrows over {rounds} rounds{title}",
-            {**_TENTH, **options, "anneal": rounds},
-            about="first all peers count alike, in the end by w",
-        )
-        for rounds in (50, 100)
-        for name, title, options in (
-            ("", "", {}),
-            ("-models", ", models averaged", _MODELS),
-            (
-                "-models-personal-head",
-                ", models averaged, personal head",
-                {**_MODELS, "personal": "head"},
-            ),
-        )
-    ),
-    *(
-        _change(
-            "beyond",
-            _SBM,
             f"beyond-{name}slow-{momentum:g}-average-{memory:g}",
             f"10 % of peers, {title}slow momentum {momentum:g}, average {memory:g}",
             {**_TENTH, **options, "slow_momentum": momentum, "average": memory},
