@@ -68,7 +68,7 @@ def leading(ranks: int) -> Iterator[None]:
         store = _meet(size)
         if int(os.environ["RANK"]) > 0:
             sys.exit(_follow(store))
-        with _led(store):
+        with _led(store, size):
             yield
     elif ranks > 1:
         with _local(ranks):
@@ -123,7 +123,7 @@ def _join(store: Store, rank: int, size: int) -> None:
 
 
 @contextmanager
-def _led(store: Store) -> Iterator[None]:
+def _led(store: Store, size: int) -> Iterator[None]:
     jobs = Jobs(store)
     lead(jobs)
     try:
@@ -131,6 +131,7 @@ def _led(store: Store) -> Iterator[None]:
     finally:
         lead(None)
         jobs.announce(None)
+    jobs.wait_for(size - 1, END)
     leave_group()
 
 
@@ -190,7 +191,7 @@ def _local(size: int) -> Iterator[None]:
     try:
         _await(store, followers)
         _join(store, 0, size)
-        with _led(store):
+        with _led(store, size):
             yield
         patience = END
     finally:

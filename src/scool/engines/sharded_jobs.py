@@ -36,8 +36,16 @@ class Jobs:
             self._count += 1
             job = json.loads(self.store.get(key))
             if job is None:
+                self.store.add("heard", 1)
                 return
             yield job
+
+    def wait_for(self, followers: int, seconds: float) -> None:
+        """After the last run: until all followers have heard that there are no more. The store
+        ends with the first rank, and who still looks into it would take that for a failure."""
+        until = time.monotonic() + seconds
+        while self.store.add("heard", 0) < followers and time.monotonic() < until:
+            time.sleep(_PAUSE)
 
     def is_over(self) -> bool:
         """Whether the first rank has ended the list, or ends it within a second."""
