@@ -5,7 +5,7 @@ fails here. `EPOCHS` holds the passes over the data where they are not simply `e
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -145,6 +145,14 @@ def scool(r: Round) -> Cost:
     return add(of(P, r.d), of(P, 4), rows, of(r.E, r.d))
 
 
+def drawn(r: Round) -> Cost:
+    """The same; of the losses that are remembered only those of this round's peers travel."""
+    graph = r.info["graph"]
+    assert isinstance(graph, Tensor)
+    measured = r.state.cross_loss.where(graph > 0, torch.nan)
+    return scool(replace(r, state=r.state._replace(cross_loss=measured)))
+
+
 def attention(r: Round, copies: int = 1) -> Cost:
     """The same, every embedding to everyone, and the sum of the encoder's gradient."""
     u, phi = r.state.graph.u, r.state.graph.phi
@@ -180,6 +188,7 @@ TRAFFIC: dict[str, Callable[[Round], Cost]] = {
     "scool-dirac": gossip,
     "scool-sbm": scool,
     "scool-sbm-learned": scool,
+    "scool-drawn": drawn,
     "scool-sbm-released": scool,
     "scool-mmsbm": scool,
     "scool-attention": attention,

@@ -51,6 +51,7 @@ ALONE: dict[str, dict[str, Any]] = {
 
 RANDOM: dict[str, str] = {
     # Methods that remain random over client numbers, and why that is theirs to keep.
+    "scool-drawn": "peers are drawn, with chances that belong to the client's number",
     "scool-sbm-released": "the released program draws memberships anew for each client and round",
 }
 

@@ -97,7 +97,7 @@ def test_tables_of_a_part_and_paths() -> None:
 
 
 def test_settings_are_checked() -> None:
-    for option in ({"rounds": 0}, {"seed": -1}, {"eval_every": 0}, {"checkpoint_every": 0}):
+    for option in ({"rounds": 0}, {"seed": -1}, {"eval_every": 0}, {"checkpoint_every": -1}):
         with pytest.raises(ConfigError, match=next(iter(option))):
             Settings(**option)
     with pytest.raises(ConfigError, match="client_chunk"):

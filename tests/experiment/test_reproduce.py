@@ -96,6 +96,7 @@ def test_the_rows_of_the_paper_and_their_protocol() -> None:
     configs = {row.name: study.config(row, 0) for row in TABLE1}
     assert all(reported(name, d, s) for name in PAPER_ROWS for d in DATASETS for s in SETTINGS)
     assert [r.name for r in TABLE1 if not reported(r.name, "cifar100", "sbm")] == [
+        "scool-drawn",
         "scool-mmsbm",
         "scool-sbm-released",
         "scool-attention-released",
@@ -179,15 +180,21 @@ def test_rows_are_chosen_by_name_method_or_family() -> None:
         Study("cifar")
 
 
-def test_what_another_version_wrote_is_compared_by_the_options_that_both_know() -> None:
+def test_what_another_version_wrote_is_the_run_that_had_the_defaults_of_newer_options() -> None:
     now = _config(Study(), TABLE1[0])
     old = json.loads(json.dumps(now))
-    del old["algorithm"]["sgd"]["nesterov"]
-    old["algorithm"]["forgotten"] = 1
+    del old["algorithm"]["sgd"]["nesterov"], old["settings"]["slow_momentum"]
+    old["settings"]["average"] = old["settings"].pop("model_average")  # its name at first
     old["settings"] |= {"seed": 7, "rounds": 3, "device": "cuda"}
     assert conflicts(old, now) == []
+    newer = json.loads(json.dumps(now))
+    newer["settings"]["slow_momentum"] = 0.5
+    assert conflicts(old, newer) == ["settings.slow_momentum"]
+    old["algorithm"]["forgotten"] = 1  # nobody knows any more what it did
+    assert conflicts(old, now) == ["algorithm.forgotten"]
     old["algorithm"]["sgd"]["lr"] = 0.02
-    assert conflicts(old, now) == ["algorithm.sgd.lr"]
+    assert conflicts(old, now) == ["algorithm.sgd.lr", "algorithm.forgotten"]
+    assert conflicts(old | {"method": "fedavg"}, now) == ["method"]
 
 
 # ---------------------------------------------------------------------- running it

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scool.graph.normalise import mixing_weights, without
-from scool.graph.sparsify import keep_top, num_kept
+from scool.graph.sparsify import draw_peers, keep_top, num_kept
 
 
 @pytest.mark.parametrize(
@@ -63,3 +63,29 @@ def test_without_keeps_row_sums_and_isolates_the_inactive() -> None:
     expected = [[1, 0, 0], [0, 1, 0], [0, 2 / 3, 4 / 3]]
     torch.testing.assert_close(found, torch.tensor(expected).double())
     assert without(w, torch.ones(3, dtype=torch.bool)) is w
+
+
+def test_peers_are_drawn_in_proportion_to_their_weights() -> None:
+    w = torch.tensor([[0.0, 0.1, 0.2, 0.7]]).expand(4, 4)
+    everyone = torch.ones(4, 4, dtype=torch.bool)
+    counts = torch.zeros(4, 4)
+    for key in range(3000):
+        drawn = draw_peers(w, 1, everyone, key, keep_self=False)
+        assert drawn.sum(dim=1).tolist() == [1, 1, 1, 1]
+        counts += drawn
+    assert ((counts / 3000 - w).abs() < 0.03).all() and not counts[:, 0].any()
+
+
+def test_a_draw_has_no_repeats_keeps_the_client_and_leaves_out_whom_it_must() -> None:
+    w = torch.rand(30, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    allowed = torch.ones(30, 30, dtype=torch.bool)
+    allowed[:, 7] = False
+    own = torch.eye(30, dtype=torch.bool)
+    one, same, other = (draw_peers(w, 5, allowed, key) for key in (1, 1, 2))
+    assert torch.equal(one, same) and not torch.equal(one, other)
+    assert (one & ~own).sum(dim=1).tolist() == [5] * 30 and bool(one.diagonal().all())
+    assert not (one & ~own)[:, 7].any()
+    some = draw_peers(w[:4, :4], 3, allowed[:4, :4], 1)  # a row of its own decides alone
+    assert (some.sum(dim=1) == 4).all()
+    few = draw_peers(w * (w > 0.9), 29, allowed, 1)
+    assert torch.equal(few & ~own, (w > 0.9) & allowed & ~own)  # never anyone of weight 0

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, final
 
 import torch
 
-from scool.contracts import Algorithm, Engine
+from scool.contracts import Engine
 from scool.errors import require
 from scool.types import Info, Params, Tree
 
@@ -33,31 +33,29 @@ class BetweenRounds:
 
     method: Any
     slow_momentum: float = 0.0
-    average: float = 0.0
+    model_average: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("slow_momentum", "average"):
+        for name in ("slow_momentum", "model_average"):
             value = getattr(self, name)
             require(0 <= value < 1, name, value, "give a number in [0, 1), 0 for none")
 
     @classmethod
-    def around(cls, method: Any, slow_momentum: float, average: float) -> "Algorithm[Any]":
+    def around(cls, method: Any, slow_momentum: float, model_average: float) -> Any:
         """The method itself where nothing is asked for."""
-        wrapped = cls(method, slow_momentum, average)
-        return wrapped if slow_momentum or average else method
+        wrapped = cls(method, slow_momentum, model_average)
+        return wrapped if slow_momentum or model_average else method
 
     def init(self, engine: Engine, theta0: Params) -> BetweenState:
         state = self.method.init(engine, theta0)
-        velocity = state.theta if self.slow_momentum else {}
-        return self._state(
-            state,
-            {n: torch.zeros_like(t) for n, t in velocity.items()},
-            {n: t.clone() for n, t in state.theta.items()} if self.average else state.theta,
-        )
+        theta: Tree = state.theta
+        velocity = {n: torch.zeros_like(t) for n, t in theta.items() if self.slow_momentum}
+        kept = {n: t.clone() for n, t in theta.items()} if self.model_average else theta
+        return self._state(state, velocity, kept)
 
     def step(self, engine: Engine, state: BetweenState, round: int) -> tuple[BetweenState, Info]:
         method, velocity = state.method, state.velocity
-        if not self.average:
+        if not self.model_average:
             method = method._replace(theta=state.theta)
         before = method.theta
         if self.slow_momentum:  # the method may write over what it is given
@@ -68,13 +66,13 @@ class BetweenRounds:
             velocity = {n: u.add_(before[n] - method.theta[n]) for n, u in velocity.items()}
             method = method._replace(theta={n: t - velocity[n] for n, t in before.items()})
         kept = method.theta
-        if self.average:
-            share = 1 - min(self.average, round / (round + 1))
+        if self.model_average:
+            share = 1 - min(self.model_average, round / (round + 1))
             kept = {n: torch.lerp(a, kept[n], share) for n, a in state.theta.items()}
         return self._state(method, velocity, kept), info
 
     def _state(self, method: Any, velocity: Tree, kept: Tree) -> BetweenState:
         """Every tensor once: checkpoints hold them."""
-        if not self.average:
+        if not self.model_average:
             method = method._replace(theta={})
         return BetweenState(kept, method, velocity)

@@ -16,6 +16,7 @@ from scool.graph.sparsify import draw_peers, keep_top, num_kept
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
 from scool.priors import SBM, AnyPrior
+from scool.randomness import derive
 from scool.types import Info, Params, Tree
 
 
@@ -282,8 +283,8 @@ class SCooL:
         count = num_kept(engine.num_clients, self.fraction)
         count = min(count, self._candidates(engine, round) or count)
         if self.peers == "drawn" and self._is_sparse(round + 1):
-            among = {"seed": engine.seed, "round": round, "keep_self": self.keep_self}
-            return draw_peers(graph.w, count, evidence.seen, **among)
+            key = derive(engine.seed, "peers", round)
+            return draw_peers(graph.w, count, evidence.seen, key, self.keep_self)
         if round != self.sparsify_round:
             return state.neighbours
         rank = self._prior.ranking(graph, evidence)

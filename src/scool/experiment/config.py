@@ -33,14 +33,14 @@ class Settings:
     eval_every: int = 1
     """Rounds between evaluations."""
     checkpoint_every: int = 10
-    """Rounds between checkpoints."""
+    """Rounds between checkpoints; 0: none, unless somebody stops the run."""
     client_chunk: int = 0
     """Clients trained side by side; 0 chooses by free memory. No influence on results."""
     precision: Precision = "float32"
     """Of the products in local training: float32 (TF32 on a GPU) or bf16."""
     slow_momentum: float = 0.0
     """Each client's momentum over rounds (SlowMo), 0 to below 1."""
-    average: float = 0.0
+    model_average: float = 0.0
     """Score and keep each client's moving average over rounds, with this memory; 0: the last."""
     strict: bool = False
     """Stop when a client's numbers stop being finite, instead of leaving the client out."""
@@ -50,7 +50,7 @@ class Settings:
         require(self.seed >= 0, "seed", self.seed, "give 0 or more")
         require(self.eval_every >= 1, "eval_every", self.eval_every, "give at least 1")
         every = self.checkpoint_every
-        require(every >= 1, "checkpoint_every", every, "give at least 1")
+        require(every >= 0, "checkpoint_every", every, "give a number of rounds, or 0 for none")
         require(self.client_chunk >= 0, "client_chunk", self.client_chunk, "give 0 or more")
 
 
@@ -82,6 +82,8 @@ def default_run(method: str, data: DataConfig) -> RunConfig:
         model=chosen.model,
         rounds=chosen.rounds,
         eval_every=chosen.eval_every,
+        slow_momentum=chosen.slow_momentum,
+        model_average=chosen.model_average,
     )
     return RunConfig(method, chosen.algorithm, settings)
 
@@ -111,7 +113,7 @@ def execute(
         checkpoint_every=settings.checkpoint_every,
         client_chunk=settings.client_chunk,
         slow_momentum=settings.slow_momentum,
-        average=settings.average,
+        model_average=settings.model_average,
         strict=settings.strict,
         precision=settings.precision,
         recorders=recorders,

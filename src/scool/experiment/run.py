@@ -77,7 +77,7 @@ def fit(
     checkpoint_every: int = 10,
     client_chunk: int = 0,
     slow_momentum: float = 0.0,
-    average: float = 0.0,
+    model_average: float = 0.0,
     strict: bool = False,
     precision: Precision = "float32",
     recorders: Sequence[Recorder] = (),
@@ -95,10 +95,11 @@ def fit(
         out: a folder for the records; nothing is written where it is None.
         resume: continue the run in `out` to bit-identical results (on a CPU).
         eval_every: rounds between evaluations; the last round is always evaluated.
-        checkpoint_every: rounds between checkpoints.
+        checkpoint_every: rounds between checkpoints; 0: none, so that nothing but the records is
+            left of a finished run, and only a stop by a person saves the state.
         client_chunk: clients trained side by side; 0 chooses by free memory. No influence on
             results.
-        slow_momentum, average: what a client does with its own model between rounds, see
+        slow_momentum, model_average: what a client does with its own model between rounds, see
             `algorithms.between_rounds`; 0 for nothing.
         strict: stop when a client's numbers stop being finite, instead of leaving it out.
         precision: of the products in local training, `float32` or `bf16`; models, updates, cross
@@ -118,7 +119,7 @@ def fit(
         is_method, "algorithm", algorithm, "give a method, e.g. scool.SCooL() or scool.LocalOnly()"
     )
     require(eval_every >= 1, "eval_every", eval_every, "give at least 1")
-    require(checkpoint_every >= 1, "checkpoint_every", checkpoint_every, "give at least 1")
+    require(checkpoint_every >= 0, "checkpoint_every", checkpoint_every, "give 0 (none) or more")
     require(client_chunk >= 0, "client_chunk", client_chunk, "give 0 (automatic) or more")
     if config is not None:
         where = None if out is None else str(Path(out).absolute())
@@ -126,7 +127,7 @@ def fit(
     ranks = Ranks()
     federation = prepare_data(federation, algorithm, seed)
     method = method or type(algorithm).__name__
-    algorithm = BetweenRounds.around(algorithm, slow_momentum, average)
+    algorithm = BetweenRounds.around(algorithm, slow_momentum, model_average)
     module, theta0 = prepare_model(model, federation, seed)
     options: dict[str, Any] = {
         "seed": seed,
@@ -166,7 +167,7 @@ def fit(
                 progress.finish_round(state, row, info, engine, time.perf_counter() - began)
                 for recorder in recorders:
                     recorder.round(row, info)
-                if is_last or progress.done % checkpoint_every == 0:
+                if checkpoint_every and (is_last or progress.done % checkpoint_every == 0):
                     progress.save(engine)
                 stop.check(info["graph"])
                 progress.settle(engine, info["graph"])

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from scool.randomness import derive, uniform
+from scool.randomness import uniform
 
 
 def num_kept(num_clients: int, fraction: float) -> int:
@@ -50,15 +50,13 @@ def keep_top(rank: Tensor, count: int, allowed: Tensor, keep_self: bool = True) 
     return best_columns(rank, count, allowed & ~own) | own
 
 
-def draw_peers(
-    w: Tensor, count: int, allowed: Tensor, *, seed: int, round: int, keep_self: bool = True
-) -> Tensor:
+def draw_peers(w: Tensor, count: int, allowed: Tensor, key: int, keep_self: bool = True) -> Tensor:
     r"""(K, K) bool: `count` peers of each client, drawn with probabilities proportional to w,
     without replacement.
 
     The largest $\log w_{ij} + G_{ij}$ with Gumbel noise $G_{ij} = -\log(-\log U_{ij})$. A client's
-    draw depends on seed, round and its own row alone.
+    draw depends on `key` and its own row alone.
     """
-    chance = uniform(derive(seed, "peers", round), torch.arange(len(w)), (w.shape[1],))
+    chance = uniform(key, torch.arange(len(w)), (w.shape[1],))
     gumbel = -torch.log(-torch.log(chance.clamp(min=1e-300)))
     return keep_top(w.double().log() + gumbel, count, allowed & (w > 0), keep_self)

@@ -225,6 +225,9 @@ def stated_options(config: RunConfig) -> dict[str, Any]:
     for name, value in mine.items():
         if plain.get(name) != value and name.rpartition(".")[2] not in stated:
             stated[name.rpartition(".")[2]] = value
+    for name in ("slow_momentum", "model_average"):
+        if value := getattr(config.settings, name):
+            stated[name] = value
     stated["model"] = config.settings.model.model
     if config.settings.model.relu_logits:
         stated["relu_logits"] = True

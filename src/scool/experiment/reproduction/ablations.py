@@ -24,11 +24,11 @@ def _change(
     return Row(name, title, method or against, about, options, rounds, family, against)
 
 
-_SBM, _ATT = "scool-sbm", "scool-attention"
+_SBM, _ATT, _DRAWN = "scool-sbm", "scool-attention", "scool-drawn"
 _TEMPERATURES = (0.5, 1.0, 2.0, 4.0, 9.0)
 _OFF = {"num_blocks": 1, "b_in": 0.5}  # one block, even odds: the block prior says nothing
 _MODELS, _TENTH = {"aggregate": "models"}, {"fraction": 0.1}
-_NOISE = {"cross_noise": 0.1}
+_NOISE, _NO_NOISE = {"cross_noise": 0.1}, {"cross_noise": 0.0}
 _SHARE = {**_OFF, **_NOISE, "temperature": 0.5}
 
 ABLATIONS: tuple[Row, ...] = (
@@ -188,19 +188,6 @@ ABLATIONS: tuple[Row, ...] = (
     ),
     *(
         _change(
-            "beyond",
-            _SBM,
-            f"beyond-{name}slow-{momentum:g}-average-{memory:g}",
-            f"10 % of peers, {title}slow momentum {momentum:g}, average {memory:g}",
-            {**_TENTH, **options, "slow_momentum": momentum, "average": memory},
-        )
-        for name, title, options in (("", "", {}), ("models-", "models averaged, ", _MODELS))
-        for momentum in (0.0, 0.3, 0.5, 0.7)
-        for memory in (0.0, 0.8, 0.9, 0.95)
-        if momentum or memory
-    ),
-    *(
-        _change(
             "beyond", _SBM, f"beyond-mmsbm-{name}", f"MMSBM, {title}", options, method="scool-mmsbm"
         )
         for name, title, options in (
@@ -219,6 +206,34 @@ ABLATIONS: tuple[Row, ...] = (
             about="a reference that is given the classes; its L1 is to itself",
         )
         for kind in ("overlap", "fraction", "squared")
+    ),
+    # What makes the drawn peers work, one change at a time.
+    *(
+        _change("drawn", _DRAWN, f"drawn-{name}", title, options)
+        for name, title, options in (
+            ("best-peers", "the best peers, for good", {"peers": "best"}),
+            ("updates", "updates averaged", {"aggregate": "updates"}),
+            ("no-momentum", "no slow momentum", {"slow_momentum": 0.0}),
+            ("last-model", "the last model, no average", {"model_average": 0.0}),
+            ("T-0.5", "T = 0.5", {"temperature": 0.5}),
+            ("anybody", "anybody, whatever w says", {"temperature": 1e6}),
+            ("no-noise", "no label noise", {"cross_noise": 0.0}),
+            ("blocks", "block prior of scool-sbm", {"num_blocks": 10, "b_in": 0.8, **_NO_NOISE}),
+        )
+    ),
+    # The same between rounds for everybody: what slow momentum and averages give other methods.
+    *(
+        _change(
+            "between-rounds",
+            name,
+            f"{name}-between-rounds",
+            f"{name}, slow momentum 0.7, average 0.9",
+            {**by_name[name].options, "slow_momentum": 0.7, "model_average": 0.9},
+            method=by_name[name].method,
+            rounds=by_name[name].rounds,
+        )
+        for by_name in ({row.name: row for row in TABLE1},)
+        for name in ("local", "fedavg", "dpsgd-5-epochs", _SBM, _ATT, "truth")
     ),
     # Choices that the paper leaves open for the baselines and for all.
     *(

@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from scool.data.catalogue import DataConfig
+from scool.experiment.config import default_run
+
 # These decide where, how fast and how long a run goes, or which seed it is; not which row it is.
 _NOT_THE_ROW = (
     "settings.seed",
@@ -15,6 +18,15 @@ _NOT_THE_ROW = (
     "settings.data.data_dir",
     "settings.data.verify_checksums",
 )
+
+# What options were called in older records.
+_RENAMED = {
+    "algorithm.precision": "algorithm.model_precision",
+    "algorithm.prior.optimizer": "algorithm.prior.prior_optimizer",
+    "settings.average": "settings.model_average",
+}
+# What is no option any more, and the value with which it did nothing.
+_GONE = {"algorithm.anneal": 0}
 
 
 def flat_options(values: Any, prefix: str = "") -> dict[str, Any]:
@@ -33,7 +45,9 @@ def flat_options(values: Any, prefix: str = "") -> dict[str, Any]:
 
 def row_options(config: Mapping[str, Any]) -> dict[str, Any]:
     """The options that make a run the one it is, by dotted name."""
-    options = {n: v for n, v in flat_options(config).items() if n not in _NOT_THE_ROW}
+    options = flat_options(config).items()
+    options = {_RENAMED.get(n, n): v for n, v in options if n not in _NOT_THE_ROW}
+    options = {n: v for n, v in options.items() if n not in _GONE or v != _GONE[n]}
     dataset = options.get("settings.data.dataset")
     if isinstance(dataset, str):
         options["settings.data.dataset"] = dataset.replace("_", "-")
@@ -41,10 +55,15 @@ def row_options(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def conflicts(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """Options that both have and that differ.
+    """Options that differ.
 
-    An option that only one of them has belongs to another version: options are added with
-    defaults that change nothing.
+    One that the record lacks is newer: it was added with a default that changes nothing, and a run
+    that sets it is another. One that only the record has is gone; who knows what it did.
     """
     mine, theirs = row_options(recorded), row_options(wanted)
-    return [name for name in theirs if name in mine and mine[name] != theirs[name]]
+    if mine.get("method") != theirs["method"]:
+        return ["method"]
+    start = row_options(default_run(theirs["method"], DataConfig()).to_dict())
+    return [
+        name for name in {**theirs, **mine} if mine.get(name, start.get(name)) != theirs.get(name)
+    ]

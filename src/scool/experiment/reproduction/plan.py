@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scool.data.catalogue import DataConfig
+from scool.engines.device import resolve_device
 from scool.errors import require, unknown
 from scool.experiment.config import RunConfig, default_run
 from scool.experiment.options import option_names, with_options
@@ -25,7 +26,9 @@ TARGETS: dict[str, tuple[Row, ...]] = {
 EVALUATIONS = 20
 """In a run, evenly; the last round is always evaluated."""
 CHECKPOINTS = 4
-"""In a run, evenly: a kill costs at most a quarter of a run."""
+"""In a run, evenly: a kill costs at most a quarter of a run. A short run on a GPU has none: it is
+over in a minute, and writing all models four times would take a third of that."""
+SHORT = 100
 
 
 @dataclass(frozen=True)
@@ -80,13 +83,14 @@ class Study:
         options = {**self._for_many_classes(start), **row.options}
         config = with_options(start, options, f"row {row.name}")
         rounds = min(row.rounds, self.rounds or row.rounds)
+        is_short = rounds <= SHORT and resolve_device(self.device).type == "cuda"
         settings = replace(
             config.settings,
             rounds=rounds,
             seed=seed,
             device=self.device,
             eval_every=max(1, rounds // EVALUATIONS),
-            checkpoint_every=max(1, rounds // CHECKPOINTS),
+            checkpoint_every=0 if is_short else max(1, rounds // CHECKPOINTS),
         )
         return replace(config, settings=settings)
 

@@ -109,6 +109,13 @@ TABLE1: tuple[Row, ...] = (
     ),
     Row("scool-sbm", "SCooL-SBM", "scool-sbm", "as derived, 50 samples a cross loss"),
     Row("scool-attention", "SCooL-attention", "scool-attention", "as derived, 50 samples"),
+    Row(
+        "scool-drawn",
+        "SCooL, drawn peers",
+        "scool-drawn",
+        "not in the paper: 10 % of the clients, drawn by w in every round; models averaged, slow "
+        "momentum, and each client keeps its moving average",
+    ),
     Row("scool-mmsbm", "SCooL-MMSBM", "scool-mmsbm", "not in the paper's table"),
     Row(
         "scool-sbm-released",

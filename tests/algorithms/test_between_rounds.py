@@ -1,0 +1,69 @@
+"""Slow momentum and averaged models around any method."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from scool.algorithms import LocalOnly, SCooL
+from scool.algorithms.between_rounds import BetweenRounds
+from scool.errors import ConfigError
+from scool.experiment.run import fit
+from scool.learning.local_sgd import LocalSGD
+from scool.priors import SBM
+from toys import assert_trees_close, assert_trees_equal, classification, start
+
+SGD = LocalSGD(lr=0.1, epochs=2, batch_size=3)
+LOCAL = LocalOnly(sgd=SGD)
+ROUNDS = 5
+
+
+@pytest.mark.parametrize(("beta", "memory"), [(0.0, 0.5), (0.6, 0.0), (0.6, 0.5)])
+def test_the_formulas(beta: float, memory: float) -> None:
+    """Beside them the recurrences, written with the engine alone."""
+    method = BetweenRounds(LOCAL, beta, memory)
+    engine, theta0 = start(classification())
+    state = method.init(engine, theta0)
+    theta = engine.replicate(theta0)
+    velocity = {n: torch.zeros_like(t) for n, t in theta.items()}
+    average = theta
+    for t in range(ROUNDS):
+        state, _ = method.step(engine, state, t)
+        trained = engine.train(theta, SGD, t).theta
+        velocity = {n: beta * u + theta[n] - trained[n] for n, u in velocity.items()}
+        theta = {n: x - velocity[n] for n, x in theta.items()}
+        share = max(1 - memory, 1 / (t + 1)) if memory else 1.0
+        average = {n: a + share * (theta[n] - a) for n, a in average.items()}
+        assert_trees_close(state.theta, average, atol=1e-9)
+
+
+def test_the_first_rounds_are_averaged_plainly_and_training_does_not_notice() -> None:
+    models = [fit(classification(), "mlp", LOCAL, rounds=n, device="cpu").theta for n in (1, 2, 3)]
+    averaged = fit(classification(), "mlp", LOCAL, rounds=3, device="cpu", model_average=0.99)
+    mean = {n: sum(m[n] for m in models) / 3 for n in models[0]}
+    assert_trees_close(averaged.theta, mean, atol=1e-6)
+
+
+def test_nothing_asked_for_is_the_method_itself() -> None:
+    assert BetweenRounds.around(LOCAL, 0.0, 0.0) is LOCAL
+    for options in ({"slow_momentum": 1.0}, {"model_average": -0.1}):
+        with pytest.raises(ConfigError, match=f"{next(iter(options))} = .*0 for none"):
+            fit(classification(), "mlp", LOCAL, rounds=1, device="cpu", **options)
+
+
+@pytest.mark.parametrize("options", [{"slow_momentum": 0.5}, {"model_average": 0.9}])
+def test_a_stopped_run_goes_on_to_the_bit(options: dict[str, Any], tmp_path: Path) -> None:
+    method = SCooL(prior=SBM(num_blocks=2), sgd=SGD, peers="drawn", sparsify_round=1)
+    options = {"device": "cpu", **options}
+    whole = fit(classification(), "mlp", method, rounds=5, **options)
+    out = tmp_path / "run"
+    fit(classification(), "mlp", method, rounds=3, out=out, **options)
+    parts = fit(classification(), "mlp", method, rounds=5, out=out, resume=True, **options)
+    assert_trees_equal(parts.theta, whole.theta)
+    assert whole.history[-1]["scores"] == parts.history[-1]["scores"]
+
+
+def test_no_checkpoints_where_none_are_wanted(tmp_path: Path) -> None:
+    fit(classification(), "mlp", LOCAL, rounds=3, device="cpu", out=tmp_path, checkpoint_every=0)
+    assert not list(tmp_path.glob("checkpoint-*")) and (tmp_path / "metrics.jsonl").is_file()
