@@ -7,9 +7,10 @@ import torch
 from reference import attention as reference
 from reference.worlds import noise, planted, rounds
 from scool.errors import ConfigError, ScoolError
-from scool.priors import Attention
+from scool.learning.difference import Difference
+from scool.priors import Attention, attention_updates
 from scool.priors.attention_released import released_scores, target_rows
-from scool.priors.attention_updates import embedding_gradient, update_log_p
+from scool.priors.attention_updates import blocks_of, embedding_gradient, update_log_p
 
 MODES = ["gated", "always", "exclude"]
 SHAPES = {"a.weight": (4, 2, 3), "a.bias": (4,)}
@@ -36,6 +37,22 @@ def autograd_objective(prior, state, evidence, phi, target=None):
     log_p = f.log_softmax(1)
     kept = torch.where(prior._scores(evidence).columns, log_p, 0.0)
     return ((state.w if target is None else target) * kept).sum()
+
+
+@pytest.mark.parametrize("compat", ["derived", "released"])
+def test_some_clients_at_a_time_give_the_same(compat, monkeypatch):
+    evidence = moved(noise(7, 1, density=0.7))
+    evidence = evidence._replace(updates=Difference(dict(evidence.updates), THETA0))
+    prior = Attention(compat=compat)
+    results = []
+    for block in (2**24, 60):  # all seven clients, or two of 28 numbers each
+        monkeypatch.setattr(attention_updates, "BLOCK", block)
+        results.append(prior.m_step(prior.e_step(prior.init(7, THETA0, 3), evidence), evidence))
+    assert [rows.start for rows, _ in blocks_of(evidence)] == [0, 2, 4, 6]
+    whole, parts = results
+    torch.testing.assert_close(parts.w, whole.w, rtol=0, atol=1e-12)
+    for name, x in whole.phi.items():
+        torch.testing.assert_close(parts.phi[name], x, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("mode", MODES)

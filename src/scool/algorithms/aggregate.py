@@ -1,12 +1,9 @@
 """The step that all methods which exchange updates share."""
 
-from collections.abc import Iterator, Mapping
-from typing import final
-
 from torch import Tensor
 
 from scool.contracts import Engine
-from scool.types import Params, Tree
+from scool.types import Tree
 
 
 def mix_updates(engine: Engine, weights: Tensor, theta: Tree, half: Tree) -> Tree:
@@ -24,23 +21,6 @@ def mix_updates(engine: Engine, weights: Tensor, theta: Tree, half: Tree) -> Tre
         own = rows.to(update.device)
         update[own] = half[n][own]
     return mixed
-
-
-@final
-class Difference(Mapping[str, Tensor]):
-    """theta_i - theta^0, a tensor at a time when it is asked for: most priors never ask."""
-
-    def __init__(self, theta: Tree, theta0: Params) -> None:
-        self.theta, self.theta0 = theta, theta0
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self.theta[name] - self.theta0[name].to(self.theta[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.theta)
-
-    def __len__(self) -> int:
-        return len(self.theta)
 
 
 def per_client(value: Tensor, like: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, cast, final
 import torch
 from torch import Tensor
 
-from scool.algorithms.aggregate import Difference, mix_updates, per_client
+from scool.algorithms.aggregate import mix_updates, per_client
 from scool.algorithms.parts import only, split_names
 from scool.contracts import Engine, Evidence, Prior
 from scool.errors import ConfigError, check_fields, require
@@ -14,6 +14,7 @@ from scool.graph.candidates import choose_candidates, num_candidates
 from scool.graph.normalise import Mixing, Weighting, mixing_weights
 from scool.graph.sparsify import draw_peers, keep_top, num_kept
 from scool.learning.cross import CrossDraw
+from scool.learning.difference import Difference
 from scool.learning.local_sgd import LocalSGD
 from scool.priors import SBM, AnyPrior
 from scool.randomness import derive

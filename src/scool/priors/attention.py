@@ -13,6 +13,7 @@ from scool.priors.attention_released import per_client_gradient, released_scores
 from scool.priors.attention_updates import (
     Scores,
     attention_bound,
+    blocks_of,
     embedding_gradient,
     held_rows,
     read_scores,
@@ -113,7 +114,11 @@ class Attention(GraphPrior[AttentionState]):
     def e_step(self, state: AttentionState, evidence: Evidence) -> AttentionState:
         """[E] The exact posterior of every row. The embeddings travel here, and only here."""
         with torch.no_grad():
-            u = evidence.gather(self.encoder.embed(state.phi, updates_of(evidence), self._sign))
+            mine = [
+                self.encoder.embed(state.phi, updates_of(some), self._sign)
+                for _, some in blocks_of(evidence)
+            ]
+        u = evidence.gather(torch.cat(mine))
         scores = self._scores(evidence)
         log_p = update_log_p(u, scores.columns)
         if self.compat == "released":
@@ -164,13 +169,17 @@ class Attention(GraphPrior[AttentionState]):
 
     def phi_gradient(self, state: AttentionState, evidence: Evidence) -> Params:
         r"""[ATT-phi] $\sum_i J_i^\top \sum_l [(w-p)+(w-p)^\top]_{il}\, u_l$ over all clients."""
-        phi, u = self._embed_with_grad(state, evidence)
         target = state.w
         if self.encoder_target == "likelihood":
             target = target_rows(self._scores(evidence))
         c = self._upstream(target, state.u, evidence)
-        gradient = torch.autograd.grad(u, list(phi.values()), c)
-        return {name: evidence.total(g) for name, g in zip(phi, gradient, strict=True)}
+        gradient = {name: torch.zeros_like(x) for name, x in state.phi.items()}
+        for rows, some in blocks_of(evidence):
+            phi, u = self._embed_with_grad(state, some)
+            found = torch.autograd.grad(u, list(phi.values()), c[rows])
+            for total, g in zip(gradient.values(), found, strict=True):
+                total += g
+        return {name: evidence.total(g) for name, g in gradient.items()}
 
     def _released_gradient(self, state: AttentionState, evidence: Evidence) -> Params:
         phi, u = self._embed_with_grad(state, evidence)

@@ -1,5 +1,7 @@
 """The formulas of SCooL-attention on K x K matrices, and the way back into the encoder."""
 
+from collections.abc import Iterator
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -7,6 +9,7 @@ from torch import Tensor
 
 from scool.contracts import Evidence, SelfMode
 from scool.errors import ScoolError
+from scool.learning.difference import Difference
 from scool.priors.pairs import Pairs
 from scool.priors.safe_math import categorical_entropy, masked_log_softmax
 from scool.types import Tree
@@ -57,6 +60,23 @@ def updates_of(evidence: Evidence) -> Tree:
     if evidence.updates is None:
         raise ScoolError("the attention prior needs evidence.updates: theta_half - theta0")
     return {name: x.detach() for name, x in evidence.updates.items()}
+
+
+BLOCK = 2**24  # numbers of updates that are looked at together
+
+
+def blocks_of(evidence: Evidence) -> Iterator[tuple[slice, Evidence]]:
+    """The clients held here some at a time, and the evidence with their updates alone: those of
+    all, with what a gradient keeps of them, are as large as all models."""
+    updates = evidence.updates
+    if not isinstance(updates, Difference):  # they are there already
+        yield slice(None), evidence
+        return
+    size = sum(prod(t.shape[1:]) for t in updates.theta.values())
+    held = len(next(iter(updates.theta.values())))
+    for start in range(0, held, max(1, BLOCK // size)):
+        rows = slice(start, start + max(1, BLOCK // size))
+        yield rows, evidence._replace(updates=updates.rows(rows))
 
 
 def held_rows(evidence: Evidence) -> Tensor:
