@@ -1,6 +1,6 @@
 """Many ways to mix, and for each the accuracy of several moving averages from one run.
 
-python benchmarks/2026-11-15-beyond/run.py noniid-sbm sbm-drawn-models-0.5 ... > averages.jsonl
+python benchmarks/2026-11-15-beyond/run.py noniid-sbm sbm-sbm-drawn-models-0.5 ... > averages.jsonl
 
 CIFAR-10 in data/, one GPU, the paper's run (100 rounds of 5 epochs), seed 0. A name is a setting, a
 row below, and the slow momentum where there is one.

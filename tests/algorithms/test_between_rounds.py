@@ -6,13 +6,19 @@ from typing import Any
 import pytest
 import torch
 
-from scool.algorithms import LocalOnly, SCooL
+from scool.algorithms import IFCA, FedAvg, LocalOnly, SCooL
 from scool.algorithms.between_rounds import BetweenRounds
-from scool.errors import ConfigError
+from scool.errors import ConfigError, RunError
 from scool.experiment.run import fit
 from scool.learning.local_sgd import LocalSGD
 from scool.priors import SBM
-from toys import assert_trees_close, assert_trees_equal, classification, start
+from scool.report.records import read_run
+from toys import (
+    assert_trees_close,
+    assert_trees_equal,
+    classification,
+    start,
+)
 
 SGD = LocalSGD(lr=0.1, epochs=2, batch_size=3)
 LOCAL = LocalOnly(sgd=SGD)
@@ -67,3 +73,41 @@ def test_a_stopped_run_goes_on_to_the_bit(options: dict[str, Any], tmp_path: Pat
 def test_no_checkpoints_where_none_are_wanted(tmp_path: Path) -> None:
     fit(classification(), "mlp", LOCAL, rounds=3, device="cpu", out=tmp_path, checkpoint_every=0)
     assert not list(tmp_path.glob("checkpoint-*")) and (tmp_path / "metrics.jsonl").is_file()
+
+
+def test_a_stop_saves_and_then_the_end_is_saved_too(tmp_path: Path) -> None:
+    """Whoever has checkpoints has the last one: `export` must not show older models."""
+    fit(classification(), "mlp", LOCAL, rounds=2, device="cpu", out=tmp_path, checkpoint_every=1)
+    more: dict[str, Any] = {"out": tmp_path, "resume": True, "checkpoint_every": 0}
+    fit(classification(), "mlp", LOCAL, rounds=4, device="cpu", **more)
+    assert max(tmp_path.glob("checkpoint-*")).name == "checkpoint-000004.safetensors"
+
+
+def test_a_run_is_not_continued_as_another(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"device": "cpu", "out": tmp_path, "slow_momentum": 0.5}
+    fit(classification(), "mlp", LOCAL, rounds=2, **options)
+    with pytest.raises(RunError, match="another algorithm"):
+        fit(classification(), "mlp", FedAvg(sgd=SGD), rounds=3, resume=True, **options)
+    with pytest.raises(RunError, match="another between_rounds"):
+        fit(classification(), "mlp", LOCAL, rounds=3, resume=True, device="cpu", out=tmp_path)
+
+
+def test_who_has_no_models_of_ones_own_to_push_is_refused_and_the_broken_do_not_coast() -> None:
+    with pytest.raises(ConfigError, match=r"slow_momentum = 0\.5 is not possible: IFCA"):
+        BetweenRounds(IFCA(), slow_momentum=0.5)
+    engine, theta0 = start(classification())
+    method = BetweenRounds(LOCAL, slow_momentum=0.9)
+    state = method.init(engine, theta0)
+    for t in range(2):
+        state, _ = method.step(engine, state, t)
+    engine.quarantined[1] = "its numbers broke"
+    before = {n: x[1].clone() for n, x in state.theta.items()}
+    state, _ = method.step(engine, state, 2)
+    assert all(torch.equal(x[1], before[n]) for n, x in state.theta.items())
+
+
+def test_reports_find_the_blocks(tmp_path: Path) -> None:
+    method = SCooL(prior=SBM(num_blocks=2), sgd=SGD)
+    fit(classification(), "mlp", method, rounds=2, device="cpu", out=tmp_path, model_average=0.5)
+    shares = read_run(tmp_path).memberships()
+    assert shares is not None and shares.shape[1] == 2

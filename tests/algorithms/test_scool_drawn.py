@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import pytest
 import torch
 
 from scool.algorithms import SCooL
 from scool.data.synthetic import synthetic
+from scool.errors import ConfigError
 from scool.learning.local_sgd import LocalSGD
-from scool.priors import SBM
+from scool.priors import SBM, Attention, Dirac
 from toys import softmax_regression, start
 
 SPARSE = 2  # the round after which the graph is sparse
@@ -16,7 +18,7 @@ COUNT = 4
 
 def run(**options: Any) -> tuple[list[Any], list[dict[str, Any]], list[int]]:
     method = SCooL(
-        prior=SBM(num_blocks=2),
+        prior=options.pop("prior", SBM(num_blocks=2)),
         sgd=LocalSGD(lr=0.1, epochs=2, batch_size=8),
         sparsify_round=SPARSE,
         fraction=COUNT / 20,
@@ -56,3 +58,21 @@ def test_it_costs_what_the_best_peers_cost() -> None:
     drawn, best = run(peers="drawn")[2], run(peers="best")[2]
     assert drawn == best
     assert drawn[-1] < drawn[0] / 2
+
+
+def test_where_few_are_tried_no_more_are_drawn() -> None:
+    _, infos, messages = run(peers="drawn", candidates=4)
+    assert messages[-1] <= messages[0]
+    assert ((infos[-1]["graph"] > 0).sum(dim=1) <= 4 + 1).all()
+
+
+def test_rows_of_attention_are_drawn_from_as_well() -> None:
+    graph = run(peers="drawn", prior=Attention())[1][-1]["graph"]
+    assert (graph > 0).sum(dim=1).tolist() == [COUNT + 1] * 20
+
+
+def test_what_would_be_ignored_is_refused() -> None:
+    with pytest.raises(ConfigError, match="sparsify_round = -1"):
+        SCooL(peers="drawn", sparsify_round=-1)
+    with pytest.raises(ConfigError, match="peers = 'drawn'"):
+        SCooL(prior=Dirac(), peers="drawn")

@@ -32,6 +32,36 @@ def test_a_configuration_survives_json(method: str, dataset: str) -> None:
         assert RunConfig.from_dict(json.loads(text)) == config
 
 
+RECORDS = sorted((Path(__file__).resolve().parents[2] / "benchmarks").rglob("run.json"))
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: "/".join(path.parts[-4:-1]))
+def test_every_record_of_this_repository_can_be_run_again(path: Path) -> None:
+    """But for those of an option that lost and is gone."""
+    values = json.loads(path.read_text()).get("config")
+    if values is None:
+        return
+    if values["algorithm"].get("anneal"):
+        with pytest.raises(ConfigError, match="unknown option 'anneal'"):
+            RunConfig.from_dict(values)
+    else:
+        assert RunConfig.from_dict(values).method == values["method"]
+
+
+def test_what_a_recipe_does_between_rounds_is_its_own_in_a_comparison() -> None:
+    found = {}
+    for momentum in (0.0, 0.3):
+        settings = Settings(data=DataConfig(), slow_momentum=momentum)
+        comparison = Comparison(("scool-sbm", "scool-drawn"), settings, LocalSGD())
+        for run in comparison.runs(0):
+            between = run.settings.slow_momentum, run.settings.model_average
+            found[run.method, momentum] = between
+    assert found["scool-sbm", 0.0] == (0.0, 0.0) and found["scool-drawn", 0.0] == (0.5, 0.8)
+    assert found["scool-sbm", 0.3] == (0.3, 0.0) and found["scool-drawn", 0.3] == (0.3, 0.8)
+    with pytest.raises(ConfigError, match="checkpoint_every = 0"):
+        Comparison(("local",), Settings(checkpoint_every=0), LocalSGD())
+
+
 def test_a_changed_configuration_survives_json_too() -> None:
     config = default_run("scool-sbm", DataConfig())
     algorithm = with_options(
@@ -97,7 +127,14 @@ def test_tables_of_a_part_and_paths() -> None:
 
 
 def test_settings_are_checked() -> None:
-    for option in ({"rounds": 0}, {"seed": -1}, {"eval_every": 0}, {"checkpoint_every": -1}):
+    for option in (
+        {"rounds": 0},
+        {"seed": -1},
+        {"eval_every": 0},
+        {"checkpoint_every": -1},
+        {"slow_momentum": 1.5},
+        {"model_average": -0.1},
+    ):
         with pytest.raises(ConfigError, match=next(iter(option))):
             Settings(**option)
     with pytest.raises(ConfigError, match="client_chunk"):

@@ -1,6 +1,7 @@
 """Results, graphs and federations in a notebook, and what is handed on to other programs."""
 
 import csv
+import json
 import shutil
 import subprocess
 import sys
@@ -197,5 +198,9 @@ def test_a_run_without_a_checkpoint_says_so(result: scool.Result, tmp_path: Path
     run = Path(shutil.copytree(str(result.run_dir), tmp_path / "r"))
     for file in run.glob("checkpoint-*"):
         file.unlink()
+    with pytest.raises(RunError, match="a finished run whose models were not kept"):
+        scool.load_model(run, 0)
+    header = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(header | {"status": "running"}))
     with pytest.raises(RunError, match="no checkpoint yet"):
         scool.load_model(run, 0)

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple, final
 
 import torch
 
+from scool.algorithms.aggregate import per_client
+from scool.algorithms.ifca import IFCA
 from scool.contracts import Engine
 from scool.errors import require
 from scool.types import Info, Params, Tree
@@ -14,6 +16,12 @@ class BetweenState(NamedTuple):
     theta: Tree  # the models that are scored and kept
     method: Any  # the state of the method; its theta trains on, and is empty where it is the above
     velocity: Tree  # u, empty without momentum
+
+
+def check_between(slow_momentum: float, model_average: float) -> None:
+    """Refuse what is no share of the past."""
+    for name, value in (("slow_momentum", slow_momentum), ("model_average", model_average)):
+        require(0 <= value < 1, name, value, "give a number in [0, 1), 0 for none")
 
 
 @final
@@ -29,6 +37,9 @@ class BetweenRounds:
     averages:       $a^{t+1} = m\, a^t + (1 - m)\, \theta^{t+1}$, the plain mean at first. A client
                     keeps and uses $a$, and goes on from $\theta$: the average of many late steps
                     lies in a flatter place than each of them. Izmailov et al., SWA, UAI 2018.
+
+    Both are about `theta`, the models that a method scores; common models that some train beside
+    them (Ditto, pFedMe) are left alone. A client in quarantine stays where it is.
     """
 
     method: Any
@@ -36,9 +47,10 @@ class BetweenRounds:
     model_average: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("slow_momentum", "model_average"):
-            value = getattr(self, name)
-            require(0 <= value < 1, name, value, "give a number in [0, 1), 0 for none")
+        check_between(self.slow_momentum, self.model_average)
+        remedy = "IFCA trains the models of its clusters, which have none; leave it at 0"
+        is_possible = not (self.slow_momentum and isinstance(self.method, IFCA))
+        require(is_possible, "slow_momentum", self.slow_momentum, remedy)
 
     @classmethod
     def around(cls, method: Any, slow_momentum: float, model_average: float) -> Any:
@@ -62,8 +74,11 @@ class BetweenRounds:
             before = {n: t.clone() for n, t in before.items()}
         method, info = self.method.step(engine, method, round)
         if self.slow_momentum:
-            velocity = {n: self.slow_momentum * u for n, u in velocity.items()}
-            velocity = {n: u.add_(before[n] - method.theta[n]) for n, u in velocity.items()}
+            share = self.slow_momentum * engine.active[engine.owned.cpu()].double()
+            velocity = {
+                n: (per_client(share, u) * u).add_(before[n] - method.theta[n])
+                for n, u in velocity.items()
+            }
             method = method._replace(theta={n: t - velocity[n] for n, t in before.items()})
         kept = method.theta
         if self.model_average:

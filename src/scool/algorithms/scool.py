@@ -93,6 +93,11 @@ class SCooL:
         require(is_possible, "candidates", self.candidates, remedy)
         if self.aggregate == "models":
             self._check_models()
+        if self.peers == "drawn":
+            remedy = "peers are drawn once the graph is sparse; give 0 or more"
+            require(self.sparsify_round >= 0, "sparsify_round", self.sparsify_round, remedy)
+            remedy = "nobody learns from peers' data here; leave it at 'best'"
+            require(self.shares_data, "peers", self.peers, remedy)
         if self.cross_gradient == "exact" and not self.shares_data:
             raise ConfigError(
                 "cross_gradient = 'exact' is not possible in case 1.1: no model learns from a "
@@ -246,7 +251,7 @@ class SCooL:
         return (keep_top(w, count, seen) if count else state.neighbours) & seen
 
     def _weights(self, w: Tensor, partners: Tensor, round: int) -> Mixing:
-        """Peers that were drawn by w count alike: on average that is mixing by w."""
+        """Peers that were drawn by w count alike: w is in the draw already."""
         if self.peers == "drawn" and self._is_sparse(round):
             w = torch.ones_like(w)
         own = "gated" if self.prior.self_mode == "gated" else "full"
@@ -282,7 +287,7 @@ class SCooL:
         """N_i: everyone, until each client chooses its best peers once and for all, or from then on
         draws others for every round."""
         count = num_kept(engine.num_clients, self.fraction)
-        count = min(count, self._candidates(engine, round) or count)
+        count = min(count, num_candidates(engine.num_clients, self.candidates) or count)
         if self.peers == "drawn" and self._is_sparse(round + 1):
             key = derive(engine.seed, "peers", round)
             return draw_peers(graph.w, count, evidence.seen, key, self.keep_self)

@@ -124,14 +124,15 @@ def _join(store: Store, rank: int, size: int) -> None:
 
 @contextmanager
 def _led(store: Store, size: int) -> Iterator[None]:
-    jobs = Jobs(store)
+    jobs, patience = Jobs(store), 1.0  # after an error others may be gone
     lead(jobs)
     try:
         yield
+        patience = END
     finally:
         lead(None)
         jobs.announce(None)
-    jobs.wait_for(size - 1, END)
+        jobs.wait_for(size - 1, patience)
     leave_group()
 
 

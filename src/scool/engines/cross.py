@@ -99,7 +99,7 @@ def dense_losses(formulation: Formulation, theta: Tree, drawn: Drawn, rows: int)
             found = drawn.losses(formulation, outputs, targets)
             values[mine, part] = found.view(len(models), -1)
     values = values.view(len(first), *weight.shape)
-    return (values * weight).sum(2) / weight.sum(1).clamp(min=1)
+    return values.mul_(weight).sum(2) / weight.sum(1).clamp(min=1)
 
 
 def sparse_losses(

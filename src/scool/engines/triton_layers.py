@@ -272,6 +272,7 @@ def conv_update(
     x: Tensor, g: Tensor, weight: Tensor, bias: Tensor, lr: float, decay: float
 ) -> None:
     """One SGD step on weights and bias, in place."""
+    assert len(x) == 1 or x.stride(0), "every client has inputs of its own in training"
     clients, batch, height, width, channels = x.shape
     _, kh, kw, _, outputs = weight.shape
     oh, ow = height - kh + 1, width - kw + 1

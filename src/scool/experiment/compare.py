@@ -10,7 +10,7 @@ from scool.contracts import Recorder
 from scool.data.catalogue import load
 from scool.data.federation import Federation
 from scool.errors import ConfigError, DataError, QuarantineError, RunError, require, unknown
-from scool.experiment.config import RunConfig, Settings, default_run, execute
+from scool.experiment.config import RunConfig, Settings, default_run, execute, with_recipe
 from scool.experiment.options import as_dict, with_options
 from scool.experiment.recipes import METHODS
 from scool.experiment.result import Result
@@ -91,6 +91,9 @@ class Comparison:
                     f"options of {method!r} are not possible: it is not compared. Add it to "
                     f"--methods ({','.join(self.methods)}), or leave its options out"
                 )
+        every = self.settings.checkpoint_every
+        remedy = "a comparison goes on from finished runs, which need one; give 1 or more"
+        require(every >= 1, "checkpoint_every", every, remedy)
         doubled = sorted({m for m in self.methods if self.methods.count(m) > 1})
         require(not doubled, "methods", ", ".join(doubled), "name each method once")
         self.runs(self.settings.seed)  # a wrong option is found before anything starts
@@ -103,7 +106,7 @@ class Comparison:
             algorithm = replace(default_run(method, settings.data).algorithm, sgd=self.sgd)
             mine = (self.options or {}).get(method, {})
             algorithm = with_options(algorithm, mine, f"options of {method}")
-            configs.append(RunConfig(method, algorithm, settings))
+            configs.append(RunConfig(method, algorithm, with_recipe(settings, method)))
         return configs
 
     def to_dict(self) -> dict[str, Any]:

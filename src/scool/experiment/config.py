@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from scool.algorithms import AnyAlgorithm
+from scool.algorithms.between_rounds import check_between
 from scool.contracts import Recorder
 from scool.data.catalogue import DataConfig, load
 from scool.data.federation import Federation
@@ -52,6 +53,7 @@ class Settings:
         every = self.checkpoint_every
         require(every >= 0, "checkpoint_every", every, "give a number of rounds, or 0 for none")
         require(self.client_chunk >= 0, "client_chunk", self.client_chunk, "give 0 or more")
+        check_between(self.slow_momentum, self.model_average)
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,38 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunConfig":
+        values = modern(values)
         start = default_run(values["method"], DataConfig())
         algorithm = with_options(start.algorithm, values["algorithm"], "algorithm")
         settings = with_options(start.settings, values["settings"], "settings")
         return cls(values["method"], algorithm, settings)
+
+
+# What options were called in older records; and what is no option any more, with the value that did
+# nothing.
+RENAMED = {
+    "algorithm.precision": "algorithm.model_precision",
+    "algorithm.prior.optimizer": "algorithm.prior.prior_optimizer",
+    "settings.average": "settings.model_average",
+}
+GONE = {"algorithm.anneal": 0}
+
+
+def modern(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The options of a record under the names that they have now.
+
+    >>> modern({"method": "local", "settings": {"average": 0.9}, "algorithm": {"anneal": 0}})
+    {'method': 'local', 'settings': {'model_average': 0.9}, 'algorithm': {}}
+    """
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        path = f"{prefix}{name}"
+        if path in GONE and value == GONE[path]:
+            continue
+        if isinstance(value, Mapping):
+            value = modern(value, f"{path}.")
+        found[RENAMED.get(path, path).rpartition(".")[2]] = value
+    return found
 
 
 def default_run(method: str, data: DataConfig) -> RunConfig:
@@ -86,6 +116,16 @@ def default_run(method: str, data: DataConfig) -> RunConfig:
         model_average=chosen.model_average,
     )
     return RunConfig(method, chosen.algorithm, settings)
+
+
+def with_recipe(settings: Settings, method: str) -> Settings:
+    """Common settings, and what the recipe of a method does between rounds unless they say."""
+    own = default_run(method, settings.data).settings
+    return replace(
+        settings,
+        slow_momentum=settings.slow_momentum or own.slow_momentum,
+        model_average=settings.model_average or own.model_average,
+    )
 
 
 def execute(

@@ -81,7 +81,13 @@ def load_model(run: str | Path, client: int, module: Own | None = None) -> Clien
 
 def theta_of(path: Path) -> Tree:
     """The models of all clients in the newest checkpoint of a run."""
-    checkpoint = RunFolder.open(path).last_checkpoint()
+    folder = RunFolder.open(path)
+    checkpoint = folder.last_checkpoint()
+    if checkpoint is None and folder.header.get("status") == "finished":
+        raise RunError(
+            f"{path} is a finished run whose models were not kept (--checkpoint-every 0 or a "
+            "light record): run it again with --checkpoint-every 10 to have them"
+        )
     if checkpoint is None:
         raise RunError(f"{path} has no checkpoint yet: wait for one, or `scool resume {path}`")
     theta = {n[6:]: t for n, t in checkpoint.tensors.items() if n.startswith("theta/")}

@@ -58,7 +58,7 @@ METHODS: dict[str, tuple[str, AnyAlgorithm]] = {
     "scool-sbm-learned": ("the same, block matrix learned", SCooL(prior=SBM(learn_B=True))),
     "scool-attention": ("SCooL, attention prior", SCooL(prior=Attention())),
     "scool-drawn": (
-        "SCooL, peers drawn anew in every round; our best recipe",
+        "SCooL, peers drawn anew in every round, for tasks that overlap",
         SCooL(prior=SBM(), peers="drawn", aggregate="models"),
     ),
     "scool-mmsbm": ("SCooL, mixed-membership blocks", SCooL(prior=MMSBM())),

@@ -127,7 +127,7 @@ def fit(
     ranks = Ranks()
     federation = prepare_data(federation, algorithm, seed)
     method = method or type(algorithm).__name__
-    algorithm = BetweenRounds.around(algorithm, slow_momentum, model_average)
+    between = {"slow_momentum": slow_momentum, "model_average": model_average}
     module, theta0 = prepare_model(model, federation, seed)
     options: dict[str, Any] = {
         "seed": seed,
@@ -144,6 +144,8 @@ def fit(
     header = _header(method, rounds, seed, engine, config)
     header["model"] = model_options(model)
     header["identity"] = identity_of(algorithm, federation, seed, theta0)
+    header["identity"]["between_rounds"] = between
+    algorithm = BetweenRounds.around(algorithm, **between)
     ranks.agree("method, data or first model", header["identity"])
     folder, progress = open_run(out, resume, header, engine, algorithm, theta0)
     if folder:
@@ -167,14 +169,16 @@ def fit(
                 progress.finish_round(state, row, info, engine, time.perf_counter() - began)
                 for recorder in recorders:
                     recorder.round(row, info)
-                if checkpoint_every and (is_last or progress.done % checkpoint_every == 0):
+                is_due = checkpoint_every and progress.done % checkpoint_every == 0
+                if is_due or (is_last and (checkpoint_every or progress.saved)):
                     progress.save(engine)
                 stop.check(info["graph"])
                 progress.settle(engine, info["graph"])
     except RankLost as error:
         if folder is None or not ranks.is_first:
             raise
-        saved = f"round {progress.saved} is saved, `scool resume {folder.path}` goes on from there"
+        saved = f"round {progress.saved}" if progress.saved else "the start"
+        saved += f" is saved, `scool resume {folder.path}` goes on from there"
         raise RankLost(f"{error}; {saved}, with any number of ranks") from error
     except KeyboardInterrupt:
         if folder is None or not stop.is_agreed:

@@ -9,7 +9,7 @@ import torch
 
 from scool.errors import ConfigError, nearest, require
 from scool.experiment.compare import Comparison
-from scool.experiment.config import RunConfig, Settings, default_run
+from scool.experiment.config import RunConfig, Settings, default_run, with_recipe
 from scool.experiment.options import as_dict, with_options
 from scool.learning.local_sgd import LocalSGD
 from scool.randomness import generator
@@ -102,6 +102,7 @@ class Search:
         """The run of a candidate: judged at its end only."""
         rounds = self.settings.rounds
         settings = replace(self.settings, seed=seed, eval_every=rounds, checkpoint_every=rounds)
+        settings = with_recipe(settings, method)
         algorithm = with_options(self._algorithm(method), options, f"options of {method}")
         name = f"{method} {words(options)} seed={seed}, validation"  # for the progress on stderr
         return RunConfig(name, algorithm, settings)

@@ -235,6 +235,14 @@ ABLATIONS: tuple[Row, ...] = (
         for by_name in ({row.name: row for row in TABLE1},)
         for name in ("local", "fedavg", "dpsgd-5-epochs", _SBM, _ATT, "truth")
     ),
+    _change(
+        "between-rounds",
+        "fedavg",
+        "fedavg-all-between-rounds",
+        "fedavg of all clients, slow momentum 0.7, average 0.9",
+        {"participation": 1.0, "slow_momentum": 0.7, "model_average": 0.9},
+        about="100 rounds: 500 local epochs a client, as in the other rows",
+    ),
     # Choices that the paper leaves open for the baselines and for all.
     *(
         _change(

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from scool.data.catalogue import DataConfig
-from scool.experiment.config import default_run
+from scool.experiment.config import Settings, modern
+from scool.experiment.options import as_dict
+from scool.experiment.recipes import METHODS
 
 # These decide where, how fast and how long a run goes, or which seed it is; not which row it is.
 _NOT_THE_ROW = (
@@ -18,15 +19,6 @@ _NOT_THE_ROW = (
     "settings.data.data_dir",
     "settings.data.verify_checksums",
 )
-
-# What options were called in older records.
-_RENAMED = {
-    "algorithm.precision": "algorithm.model_precision",
-    "algorithm.prior.optimizer": "algorithm.prior.prior_optimizer",
-    "settings.average": "settings.model_average",
-}
-# What is no option any more, and the value with which it did nothing.
-_GONE = {"algorithm.anneal": 0}
 
 
 def flat_options(values: Any, prefix: str = "") -> dict[str, Any]:
@@ -45,9 +37,8 @@ def flat_options(values: Any, prefix: str = "") -> dict[str, Any]:
 
 def row_options(config: Mapping[str, Any]) -> dict[str, Any]:
     """The options that make a run the one it is, by dotted name."""
-    options = flat_options(config).items()
-    options = {_RENAMED.get(n, n): v for n, v in options if n not in _NOT_THE_ROW}
-    options = {n: v for n, v in options.items() if n not in _GONE or v != _GONE[n]}
+    options = flat_options(modern(config))
+    options = {n: v for n, v in options.items() if n not in _NOT_THE_ROW}
     dataset = options.get("settings.data.dataset")
     if isinstance(dataset, str):
         options["settings.data.dataset"] = dataset.replace("_", "-")
@@ -63,7 +54,8 @@ def conflicts(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[st
     mine, theirs = row_options(recorded), row_options(wanted)
     if mine.get("method") != theirs["method"]:
         return ["method"]
-    start = row_options(default_run(theirs["method"], DataConfig()).to_dict())
+    plain = {"algorithm": METHODS[theirs["method"]][1], "settings": Settings()}
+    start = row_options({name: as_dict(value) for name, value in plain.items()})
     return [
         name for name in {**theirs, **mine} if mine.get(name, start.get(name)) != theirs.get(name)
     ]

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from scool.data.catalogue import DataConfig
-from scool.engines.device import resolve_device
 from scool.errors import require, unknown
 from scool.experiment.config import RunConfig, default_run
 from scool.experiment.options import option_names, with_options
@@ -27,7 +28,7 @@ EVALUATIONS = 20
 """In a run, evenly; the last round is always evaluated."""
 CHECKPOINTS = 4
 """In a run, evenly: a kill costs at most a quarter of a run. A short run on a GPU has none: it is
-over in a minute, and writing all models four times would take a third of that."""
+over in minutes, and writing all models four times would take up to a third of that."""
 SHORT = 100
 
 
@@ -83,7 +84,7 @@ class Study:
         options = {**self._for_many_classes(start), **row.options}
         config = with_options(start, options, f"row {row.name}")
         rounds = min(row.rounds, self.rounds or row.rounds)
-        is_short = rounds <= SHORT and resolve_device(self.device).type == "cuda"
+        is_short = rounds <= SHORT and self.device != "cpu" and torch.cuda.is_available()
         settings = replace(
             config.settings,
             rounds=rounds,
@@ -99,6 +100,8 @@ class Study:
         if self.dataset == "cifar10" or config.method.endswith("-released"):
             return {}
         wanted = {"num_blocks": 10, "num_clusters": 10, "fraction": 0.1}
+        if getattr(getattr(config.algorithm, "prior", None), "num_blocks", 0) == 1:
+            del wanted["num_blocks"]  # it has no blocks on purpose
         known = option_names(config.algorithm)
         return {name: value for name, value in wanted.items() if name in known}
 
