@@ -77,6 +77,17 @@ def test_records_of_this_repository_are_tables_again(capsys: pytest.CaptureFixtu
     assert "no finished run of: local, fedavg" in text
 
 
+def test_what_cannot_be_drawn_keeps_nothing_else_from_being_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [f"{ROOT}/benchmarks/{name}" for name in ("2026-11-15-cifar10-core", "reproduction")]
+    words = ["--setting", "sbm", "--results", *folders, "--out", str(tmp_path)]
+    assert dispatch(["reproduce", "graphs", *words]) == 0
+    assert "the graphs of scool-attention cannot be drawn" in capsys.readouterr().out
+    assert (tmp_path / "figures/graphs-scool-sbm-cifar10-sbm.png").stat().st_size > 10_000
+    assert not list(tmp_path.glob("figures/graphs-scool-attention-*"))
+
+
 @pytest.mark.parametrize(
     ("dataset", "write", "network"),
     [("cifar100", write_cifar100, "cnn2"), ("mini_imagenet", write_mini_imagenet, "cnn4")],

@@ -181,11 +181,13 @@ def _report(
 
 def _draw(target: str, study: Study, measured: Sequence[Measured], out: Path) -> list[str]:
     """The figures of a target as files; words on what cannot be drawn."""
-    try:
-        write_figures(figures_of(target, measured), out / "figures", study.name)
-    except RunError as error:
-        return [str(error)]
-    return []
+    words: list[str] = []
+    for rows in [[row] for row in measured] if target == "graphs" else [measured]:  # one a row
+        try:
+            write_figures(figures_of(target, rows), out / "figures", study.name)
+        except RunError as error:
+            words.append(str(error))
+    return words
 
 
 def _write(
