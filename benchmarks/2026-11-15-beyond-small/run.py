@@ -46,7 +46,7 @@ def main(setting: str, names: list[str]) -> None:
         row = ROWS[name]
         options = dict(row.options)
         truth = options.pop("truth", "identical")
-        data = DataConfig(dataset="cifar10", partition=setting, truth=truth)  # type: ignore[arg-type]
+        data = DataConfig(dataset="cifar10", partition=setting, truth=truth)
         start = default_run(row.method, data).algorithm
         more = {} if row.method == "truth" else SCOOL
         algorithm = with_options(start, {**COMMON, **more, **options}, name)

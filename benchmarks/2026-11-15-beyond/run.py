@@ -44,7 +44,7 @@ def main(name: str) -> None:
     beta, (method, options) = float(number), ROWS[row]
     options = dict(options)
     truth = options.pop("truth", "identical")
-    data = DataConfig(dataset="cifar10", partition=setting, truth=truth)  # type: ignore[arg-type]
+    data = DataConfig(dataset="cifar10", partition=setting, truth=truth)
     federation, start = load(data, seed=0), default_run(method, data)
     algorithm = with_options(start.algorithm, options, name)
     module, theta0 = prepare_model(start.settings.model, federation, 0)

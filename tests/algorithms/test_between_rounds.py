@@ -93,7 +93,7 @@ def test_a_run_is_not_continued_as_another(tmp_path: Path) -> None:
 
 
 def test_who_has_no_models_of_ones_own_to_push_is_refused_and_the_broken_do_not_coast() -> None:
-    with pytest.raises(ConfigError, match=r"slow_momentum = 0\.5 is not possible: IFCA"):
+    with pytest.raises(ConfigError, match=r"slow_momentum = 0\.5 is not possible: IFCA does"):
         BetweenRounds(IFCA(), slow_momentum=0.5)
     engine, theta0 = start(classification())
     method = BetweenRounds(LOCAL, slow_momentum=0.9)

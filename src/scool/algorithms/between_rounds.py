@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, final
 import torch
 
 from scool.algorithms.aggregate import per_client
-from scool.algorithms.ifca import IFCA
 from scool.contracts import Engine
 from scool.errors import require
 from scool.types import Info, Params, Tree
@@ -48,9 +47,9 @@ class BetweenRounds:
 
     def __post_init__(self) -> None:
         check_between(self.slow_momentum, self.model_average)
-        remedy = "IFCA trains the models of its clusters, which have none; leave it at 0"
-        is_possible = not (self.slow_momentum and isinstance(self.method, IFCA))
-        require(is_possible, "slow_momentum", self.slow_momentum, remedy)
+        remedy = f"{type(self.method).__name__} does not go on from the models it scores; give 0"
+        goes_on = getattr(self.method, "trains_theta", True)
+        require(goes_on or not self.slow_momentum, "slow_momentum", self.slow_momentum, remedy)
 
     @classmethod
     def around(cls, method: Any, slow_momentum: float, model_average: float) -> Any:

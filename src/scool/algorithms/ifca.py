@@ -1,7 +1,7 @@
 """Clustered federated learning: every client trains the cluster model that suits it best."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple, final
+from typing import ClassVar, NamedTuple, final
 
 import torch
 import torch.nn.functional as F
@@ -40,6 +40,7 @@ class IFCA:
     """M, how many cluster models there are."""
     spread: float = 1.0
     """How far apart the cluster models start: 1 as if drawn anew, less nearer to theta0."""
+    trains_theta: ClassVar[bool] = False  # but the models of the clusters
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -121,8 +121,8 @@ def recipe(method: str, data: DataConfig) -> Recipe:
         return Recipe(small, ModelConfig("mlp"), rounds=30, eval_every=1, **between)
     is_sbm = data.partition == "sbm"
     released = method.endswith("-released")
-    # In the sbm partition a group is a fifth of the clients. Keeping half of it cost five to six
-    # points on CIFAR-10, one seed; why is a guess (benchmarks/2026-11-15-cifar10-core).
+    # In the sbm partition a group is a fifth of the clients. Keeping half of it for good cost five
+    # to six points on CIFAR-10, one seed, because models drift apart (benchmarks/2026-11-15-drift).
     options: dict[str, Any] = {"fraction": 0.2 if is_sbm and not is_drawn else 0.1}
     if released and is_sbm:  # the temperatures of the authors' scripts
         options["temperature"] = 1.0 if method == "scool-sbm-released" else 9.0

@@ -28,7 +28,9 @@ _SBM, _ATT, _DRAWN = "scool-sbm", "scool-attention", "scool-drawn"
 _TEMPERATURES = (0.5, 1.0, 2.0, 4.0, 9.0)
 _OFF = {"num_blocks": 1, "b_in": 0.5}  # one block, even odds: the block prior says nothing
 _MODELS, _TENTH = {"aggregate": "models"}, {"fraction": 0.1}
-_NOISE, _NO_NOISE = {"cross_noise": 0.1}, {"cross_noise": 0.0}
+_NOISE = {"cross_noise": 0.1}
+_TABLE = {row.name: row for row in TABLE1}
+_BETWEEN = {"slow_momentum": 0.7, "model_average": 0.9}
 _SHARE = {**_OFF, **_NOISE, "temperature": 0.5}
 
 ABLATIONS: tuple[Row, ...] = (
@@ -218,7 +220,11 @@ ABLATIONS: tuple[Row, ...] = (
             ("T-0.5", "T = 0.5", {"temperature": 0.5}),
             ("anybody", "anybody, whatever w says", {"temperature": 1e6}),
             ("no-noise", "no label noise", {"cross_noise": 0.0}),
-            ("blocks", "block prior of scool-sbm", {"num_blocks": 10, "b_in": 0.8, **_NO_NOISE}),
+            (
+                "blocks",
+                "block prior of scool-sbm",
+                {"num_blocks": 10, "b_in": 0.8, "cross_noise": 0.0},
+            ),
         )
     ),
     # The same between rounds for everybody: what slow momentum and averages give other methods.
@@ -228,11 +234,10 @@ ABLATIONS: tuple[Row, ...] = (
             name,
             f"{name}-between-rounds",
             f"{name}, slow momentum 0.7, average 0.9",
-            {**by_name[name].options, "slow_momentum": 0.7, "model_average": 0.9},
-            method=by_name[name].method,
-            rounds=by_name[name].rounds,
+            {**_TABLE[name].options, **_BETWEEN},
+            method=_TABLE[name].method,
+            rounds=_TABLE[name].rounds,
         )
-        for by_name in ({row.name: row for row in TABLE1},)
         for name in ("local", "fedavg", "dpsgd-5-epochs", _SBM, _ATT, "truth")
     ),
     _change(
@@ -240,7 +245,7 @@ ABLATIONS: tuple[Row, ...] = (
         "fedavg",
         "fedavg-all-between-rounds",
         "fedavg of all clients, slow momentum 0.7, average 0.9",
-        {"participation": 1.0, "slow_momentum": 0.7, "model_average": 0.9},
+        {"participation": 1.0, **_BETWEEN},
         about="100 rounds: 500 local epochs a client, as in the other rows",
     ),
     # Choices that the paper leaves open for the baselines and for all.

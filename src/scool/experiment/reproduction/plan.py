@@ -27,9 +27,10 @@ TARGETS: dict[str, tuple[Row, ...]] = {
 EVALUATIONS = 20
 """In a run, evenly; the last round is always evaluated."""
 CHECKPOINTS = 4
-"""In a run, evenly: a kill costs at most a quarter of a run. A short run on a GPU has none: it is
-over in minutes, and writing all models four times would take up to a third of that."""
+"""In a run, evenly: a kill costs at most a quarter of a run."""
 SHORT = 100
+"""Rounds up to which a run on a GPU has no checkpoints: it is over in minutes, and writing all
+models four times would take up to a third of that."""
 
 
 @dataclass(frozen=True)
