@@ -80,7 +80,8 @@ def test_records_of_this_repository_are_tables_again(capsys: pytest.CaptureFixtu
 def test_what_cannot_be_drawn_keeps_nothing_else_from_being_drawn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folders = [f"{ROOT}/benchmarks/{name}" for name in ("2026-11-15-cifar10-core", "reproduction")]
+    places = "2026-11-15-cifar10-core", "reproduction/cifar10-sbm/scool-sbm"
+    folders = [f"{ROOT}/benchmarks/{place}" for place in places]
     words = ["--setting", "sbm", "--results", *folders, "--out", str(tmp_path)]
     assert dispatch(["reproduce", "graphs", *words]) == 0
     assert "the graphs of scool-attention cannot be drawn" in capsys.readouterr().out

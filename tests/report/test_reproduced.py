@@ -126,13 +126,23 @@ def test_an_ablation_that_is_its_reference_is_called_the_same_run(tmp_path: Path
 
 
 def test_runs_of_other_lengths_stand_apart(tmp_path: Path) -> None:
-    record(tmp_path, ROWS["local"], 0, 90.0)
+    record(tmp_path, ROWS["local"], 0, 70.0, rounds=5)
     record(tmp_path, ROWS["local"], 1, 60.0, rounds=2)
     measured, _ = collect(STUDY, TABLE1, [tmp_path])
-    assert [(m.rounds, list(m.accuracies)) for m in measured] == [(100, [0]), (2, [1])]
-    whole, short = [summarise_row(m, STUDY, measured) for m in measured]
-    assert whole["difference"] is not None and short["difference"] is None
-    assert "60.00 (2 of 100 rounds)" in as_markdown("table1", STUDY, [whole, short], [])
+    assert [(m.rounds, list(m.accuracies)) for m in measured] == [(5, [0]), (2, [1])]
+    found = [summarise_row(m, STUDY, measured) for m in measured]
+    assert [row["difference"] for row in found] == [None, None]
+    assert "60.00 (2 of 100 rounds)" in as_markdown("table1", STUDY, found, [])
+
+
+def test_whole_runs_replace_shortened_ones_unless_those_are_asked_for(tmp_path: Path) -> None:
+    record(tmp_path, ROWS["local"], 0, 90.0)
+    short = record(tmp_path, ROWS["local"], 1, 60.0, rounds=2)
+    measured, notes = collect(STUDY, TABLE1, [tmp_path])
+    assert [(m.rounds, list(m.accuracies)) for m in measured] == [(100, [0])]
+    assert f"{short} is left out: 2 rounds only" in notes
+    measured, _ = collect(Study(rounds=2), TABLE1, [tmp_path])
+    assert [m.rounds for m in measured] == [100, 2]
 
 
 def test_the_newest_run_of_a_seed_counts_and_unfinished_ones_do_not(tmp_path: Path) -> None:
@@ -255,7 +265,7 @@ def test_graph_error_of_the_first_rounds(tmp_path: Path) -> None:
         record(tmp_path, ROWS["scool-sbm"], seed, 90.0)
     rows = figures("graph-error", tmp_path)["graph-error"]
     found = [(r["method"], r["round"], r["mean"]) for r in rows if r["measure"] == "graph_l1"]
-    assert found == [("scool-sbm", 1, 0.5)]  # only rounds that have a line; round 100 is late
+    assert found == [("SCooL-SBM", 1, 0.5)]  # only rounds that have a line; round 100 is late
     for path in tmp_path.glob("scool-sbm-*"):
         folder = RunFolder(path)
         lines = [{"round": 1, "train_loss": 1.0}, {"round": 2, "train_loss": 1.0}, *folder.rows()]
@@ -263,6 +273,9 @@ def test_graph_error_of_the_first_rounds(tmp_path: Path) -> None:
         (path / "metrics.jsonl").write_text(text)
     rows = figures("graph-error", tmp_path)["graph-error"]
     assert [(r["round"], r["mean"]) for r in rows] == [(1, 0.5), (2, 0.9), (3, 0.8)]
+    measured, _ = collect(STUDY, choose_rows("graph-error"), [tmp_path])
+    plot = figures_of("graph-error", measured)["graph-error"]
+    assert len(plot.figure.axes) == 1  # no groups are known: no panel for the Rand index
 
 
 def test_budget_over_the_bytes_of_a_client(tmp_path: Path) -> None:

@@ -79,15 +79,21 @@ def _score_over(records: Sequence[RunRecord], width: float, over: str) -> Plot:
 
 
 def plot_graph_error(records: Sequence[RunRecord], width: float) -> Plot:
-    """L1 distance to the true graph and adjusted Rand index over rounds."""
+    """L1 distance to the true graph over rounds; adjusted Rand index where groups are known."""
     rows: list[Row] = []
     groups = group_runs(records)
+    known = [
+        (name, words)
+        for name, words in (("graph_l1", "L1 distance"), ("graph_ari", "adjusted Rand index"))
+        if any(row.get(name) is not None for record in records for row in record.rows)
+    ]
+    need_records(known, "the true graph is not known")
     with styled():
-        height = width + legend_height(list(groups), width)
-        figure, ((above,), (below,)) = picture(2, 1, width=width, height=height)
+        height = width * (0.2 + 0.4 * len(known)) + legend_height(list(groups), width)
+        figure, panels = picture(len(known), 1, width=width, height=height)
         for number, (label, runs) in enumerate(groups.items()):
             mine = [records[run] for run in runs]
-            for axes, name in ((above, "graph_l1"), (below, "graph_ari")):
+            for axes, (name, _) in zip(panels.flat, known, strict=True):
                 line = curve(mine, name)
                 rounds = [t + 1 for t in line["round"]]
                 marker = marker_of(number) if len(rounds) == 1 else None
@@ -100,11 +106,11 @@ def plot_graph_error(records: Sequence[RunRecord], width: float) -> Plot:
                         rounds, line["mean"], line["low"], line["high"], strict=True
                     )
                 ]
-        need_records(rows, "the true graph is not known")
-        above.set_ylabel("L1 distance")
-        below.set_ylabel("adjusted Rand index")
-        below.set_xlabel("round")
-        legend(figure, above, width)
+        for axes, (_, words) in zip(panels.flat, known, strict=True):
+            axes.set_ylabel(words)
+            axes.xaxis.get_major_locator().set_params(integer=True)
+        panels.flat[-1].set_xlabel("round")
+        legend(figure, panels.flat[0], width)
     return Plot(figure, rows)
 
 
@@ -187,6 +193,6 @@ def legend(figure: Picture, axes: Any, width: float) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, columnspacing=1)
 
 
-def need_records(rows: Sequence[Row], why: str) -> None:
+def need_records(rows: Sequence[object], why: str) -> None:
     if not rows:
         raise RunError(f"this plot is not possible: {why} in these runs")

@@ -22,6 +22,9 @@ from scool.report.records import RunRecord, read_run
 # Student's t, two-sided 95 %, for 1, 2, ... degrees of freedom; the last serves all beyond.
 _T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
+SAME_RUN = "the same run"
+"""What is said of a change that changes nothing."""
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -117,7 +120,8 @@ def collect(
     """The measured rows in their order, and words on what was left out.
 
     A run belongs to a row by its configuration, whatever its folder is called. Runs of different
-    lengths are never averaged; of several runs of one seed the newest counts.
+    lengths are never averaged; of several runs of one seed the newest counts. Shortened runs show
+    only where the row has no whole one.
     """
     records, notes = find_records(folders)
     found: list[Measured] = []
@@ -134,8 +138,12 @@ def collect(
                 older = of_length[record.seed or 0].path
                 notes.append(f"{older} is left out: {record.path} is newer")
             of_length[record.seed or 0] = record
+        wanted = min(row.rounds, study.rounds or row.rounds)
         for rounds in sorted(lengths, reverse=True):
             by_seed = lengths[rounds]
+            if rounds < wanted <= max(lengths):
+                notes += [f"{r.path} is left out: {rounds} rounds only" for r in by_seed.values()]
+                continue
             runs = [by_seed[seed] for seed in sorted(by_seed)]
             found.append(Measured(row, config, rounds, runs))
     return found, list(dict.fromkeys(notes))
@@ -200,7 +208,12 @@ def _against(measured: Measured, all_rows: Sequence[Measured]) -> dict[str, Any]
     ]
     theirs = references[0].accuracies if references else {}
     if references and references[0].records == measured.records:
-        return {"against": row.against, "change": 0.0, "change_noise": 0.0} | _SAME
+        return {
+            "against": row.against,
+            "change": 0.0,
+            "change_noise": 0.0,
+            "change_verdict": SAME_RUN,
+        }
     changes = [a - theirs[seed] for seed, a in measured.accuracies.items() if seed in theirs]
     change, margin = mean(changes), noise(changes)
     return {
@@ -209,9 +222,6 @@ def _against(measured: Measured, all_rows: Sequence[Measured]) -> dict[str, Any]
         "change_noise": margin,
         "change_verdict": verdict(change, margin),
     }
-
-
-_SAME = {"change_verdict": "the same run"}
 
 
 def stated_options(config: RunConfig) -> dict[str, Any]:

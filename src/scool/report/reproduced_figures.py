@@ -120,7 +120,7 @@ def plot_rounds(row: Measured) -> Plot:
         panels.append(Panel("true graph", truth, order, by))
         table += strongest_edges("true graph", None, None, truth)
     for t, w in graphs.items():
-        panels.append(Panel(f"{row.row.title}, round {t + 1}", w, order, by))
+        panels.append(Panel(f"round {t + 1}", w, order, by))
         table += strongest_edges(row.row.name, record.seed, t + 1, w)
     return Plot(draw_panels(panels, WIDE), table)
 
@@ -132,7 +132,7 @@ def plot_early_error(rows: Sequence[Measured]) -> Plot:
         for record in row.scored:
             whole = with_graph_error(record)
             early = [line for line in whole.rows if line["round"] < EARLY]
-            records.append(named(replace(whole, rows=early), row.row.name))
+            records.append(named(replace(whole, rows=early), row.row.title))
     if not records:
         raise RunError("the graph error cannot be drawn: no finished run is there")
     return plot_graph_error(records, COLUMN)

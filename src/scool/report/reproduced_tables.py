@@ -10,6 +10,7 @@ from scool.errors import RunError
 from scool.experiment.reproduction.plan import Study
 from scool.recording.atomic import write_bytes
 from scool.report.plot import as_csv
+from scool.report.reproduced import SAME_RUN
 from scool.report.tables import human_bytes
 
 Summary = Mapping[str, Any]
@@ -26,12 +27,26 @@ def as_markdown(target: str, study: Study, rows: Sequence[Summary], notes: Seque
 
 
 def family_tables(rows: Sequence[Summary]) -> str:
-    """One table, or one a family with its name above."""
+    """One table, or one a family with its name above; families with nothing to compare are left
+    out."""
     parts: list[str] = []
     for family in dict.fromkeys(row["family"] for row in rows):
-        parts += [f"### {family}"] if family else []
-        parts.append(markdown_table([row for row in rows if row["family"] == family]))
+        members = [row for row in rows if row["family"] == family]
+        if family:
+            members = _compared(members)
+            parts += [f"### {family}"] if members else []
+        if members:
+            parts.append(markdown_table(members))
     return "\n\n".join(parts)
+
+
+def _compared(family: Sequence[Summary]) -> list[Summary]:
+    """The changes that were measured, and the rows that they are compared with."""
+    changes = [row for row in family if row["against"]]
+    if all(row["change_verdict"] == SAME_RUN for row in changes):
+        return []
+    references = {row["against"] for row in changes}
+    return [row for row in family if row["against"] or row["row"] in references]
 
 
 EXPLANATION = (
