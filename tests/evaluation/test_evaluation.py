@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from scool.data.arrays import from_arrays
 from scool.evaluation.accuracy import correct, evaluate
 from scool.evaluation.graph_error import adjusted_rand, communities, graph_l1
 from scool.graph.normalise import normalise_rows
@@ -31,6 +32,7 @@ def test_scores_of_a_federation() -> None:
     engine, theta0 = start(federation, softmax_regression(outputs=2))
     theta = scattered(engine, theta0)
     scores = evaluate(engine, theta, federation)
+    assert scores.unmasked is None
     for i in range(4):
         x = federation.test.x[federation.test.index[i]].double()
         y = federation.test.y[i].double()
@@ -41,6 +43,24 @@ def test_scores_of_a_federation() -> None:
     engine, theta0 = start(federation)
     scores = evaluate(engine, engine.replicate(theta0), federation)
     assert bool(((scores.score >= 0) & (scores.score <= 1)).all())
+
+
+def test_unmasked_accuracy_lets_a_model_answer_with_any_class() -> None:
+    rng = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2, 20, 4, generator=rng), torch.arange(20) % 2  # two classes of three
+    federation = from_arrays([(x[0], y, x[1], y)] * 4, num_classes=3)
+    engine, theta0 = start(federation, softmax_regression())
+    theta = scattered(engine, theta0)
+    masked, unmasked = evaluate(engine, theta, federation)[::2]
+    assert unmasked is not None
+    for i in range(federation.num_clients):
+        x, y = federation.test.x[federation.test.index[i]].double(), federation.test.y[i]
+        outputs = x @ theta["0.weight"][i].T + theta["0.bias"][i]
+        right = (outputs.argmax(dim=1) == y).double().mean()
+        assert float(unmasked[i]) == pytest.approx(float(right))
+        right = (outputs[:, :2].argmax(dim=1) == y).double().mean()
+        assert float(masked[i]) == pytest.approx(float(right))
+    assert not torch.equal(masked, unmasked)
 
 
 def test_graph_distance() -> None:

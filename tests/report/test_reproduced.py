@@ -157,6 +157,22 @@ def test_the_newest_run_of_a_seed_counts_and_unfinished_ones_do_not(tmp_path: Pa
     assert any("interrupted" in note for note in notes)
 
 
+def test_unmasked_accuracy_has_a_column_where_it_was_measured(tmp_path: Path) -> None:
+    path = record(tmp_path, ROWS["local"], 0, 90.0)
+    found, _ = summaries(tmp_path, TABLE1)
+    assert "unmasked |" not in as_markdown("table1", STUDY, list(found.values()), [])
+    metrics = path / "metrics.jsonl"
+    metrics.write_text(
+        metrics.read_text().replace('{"round"', '{"unmasked_accuracy_mean": 7, "round"')
+    )
+    record(tmp_path, ROWS["ditto"], 0, 80.0)
+    found, _ = summaries(tmp_path, TABLE1)
+    text = as_markdown("table1", STUDY, list(found.values()), [])
+    assert "| seeds | unmasked | paper |" in text
+    assert "| Local SGD | 90.00 | 2.00 | – | 1 | 7.00 | 87.50 |" in text
+    assert "| Ditto | 80.00 | 2.00 | – | 1 | – | 87.32 |" in text
+
+
 def test_data_options_and_methods_decide_where_a_run_belongs(tmp_path: Path) -> None:
     record(tmp_path, ROWS["local"], 0, 90.0, study=Study(setting="sbm"))
     record(tmp_path, ROWS["scool-sbm"], 0, 90.0, study=Study(clients=10))

@@ -28,6 +28,7 @@ class Scores(NamedTuple):
 
     score: Tensor  # (K,) accuracy, or R^2 for regression; NaN where a client has no such samples
     loss: Tensor  # (K,) mean loss over all C logits (unmasked)
+    unmasked: Tensor | None = None  # (K,) accuracy where all C classes may be answered
 
 
 def evaluate(engine: Engine, theta: Tree, federation: Federation, split: Split = "test") -> Scores:
@@ -37,12 +38,15 @@ def evaluate(engine: Engine, theta: Tree, federation: Federation, split: Split =
 
     def metric(outputs: Tensor, targets: Tensor, classes: Tensor) -> Tensor:
         loss = per_sample(outputs, targets)
-        right = correct(outputs, targets, classes) if is_classification else loss
-        return torch.stack([loss, right], dim=-1)
+        if not is_classification:
+            return loss[..., None]
+        right = correct(outputs, targets, classes)
+        right_of_all = correct(outputs, targets, torch.ones_like(classes))
+        return torch.stack([loss, right, right_of_all], dim=-1)
 
-    loss, score = engine.measure(theta, split, metric).unbind(dim=-1)
+    loss, *scores = engine.measure(theta, split, metric).unbind(dim=-1)
     if is_classification:
-        return Scores(score, loss)
+        return Scores(scores[0], loss, scores[1])
     variance = _target_variance(federation, split)
     return Scores(1 - 2 * loss / variance.masked_fill(variance == 0, torch.nan), loss)
 

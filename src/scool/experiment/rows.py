@@ -50,12 +50,15 @@ def _describe_scores(scores: Scores, federation: Federation) -> dict[str, Any]:
     """Accuracy in percent (or R^2), mean and spread over clients, and each client's own."""
     is_class = federation.task == "classification"
     name, score = ("accuracy", 100 * scores.score) if is_class else ("r2", scores.score)
-    return {
+    row = {
         f"{name}_mean": finite(score.nanmean()),
         f"{name}_std": finite(spread(score)),
         "test_loss": finite(scores.loss.nanmean()),
         "scores": [finite(s) for s in score],
     }
+    if scores.unmasked is not None:
+        row["unmasked_accuracy_mean"] = finite(100 * scores.unmasked.nanmean())
+    return row
 
 
 def _describe_graph(graph: Tensor | float, federation: Federation) -> dict[str, Any]:

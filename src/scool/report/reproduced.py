@@ -22,6 +22,7 @@ from scool.report.records import RunRecord, read_run
 # Student's t, two-sided 95 %, for 1, 2, ... degrees of freedom; the last serves all beyond.
 _T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
+UNMASKED = "unmasked_accuracy_mean"
 SAME_RUN = "the same run"
 """What is said of a change that changes nothing."""
 
@@ -173,6 +174,7 @@ def summarise_row(measured: Measured, study: Study, all_rows: Sequence[Measured]
         "accuracy": ours,
         "std_clients": numbers.get("std"),
         "std_seeds": sample_std(values),
+        "unmasked": mean([u for r in runs if (u := r.evaluated[-1].get(UNMASKED)) is not None]),
         "best_round": mean(best),
         "diverged": measured.stopped,
         "paper": "diverges" if theirs and said is None else said,

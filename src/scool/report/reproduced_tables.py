@@ -52,10 +52,11 @@ def _compared(family: Sequence[Summary]) -> list[Summary]:
 EXPLANATION = (
     "Test accuracy in percent after the last round, mean over clients and seeds. `± clients` is "
     "the standard deviation over clients, mean over seeds, as in the paper's table; `± seeds` is "
-    "that of the seeds' means. A difference is within seed noise where it is smaller than half the "
-    "width of its 95 % interval (Student's t; the paper's five seeds, of which no spread is known, "
-    "are taken to vary as ours; changes of ablations are compared seed by seed). With one seed the "
-    "noise is not known."
+    "that of the seeds' means. `unmasked`, where it was measured, is the accuracy where a model "
+    "may answer with classes that the client does not have. A difference is within seed noise "
+    "where it is smaller than half the width of its 95 % interval (Student's t; the paper's five "
+    "seeds, of which no spread is known, are taken to vary as ours; changes of ablations are "
+    "compared seed by seed). With one seed the noise is not known."
 )
 
 
@@ -70,7 +71,9 @@ def _cells(rows: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
     """The columns that a person reads; those of the paper, or of a comparison, where there are."""
     has_paper = any(row["paper"] is not None for row in rows)
     has_change = any(row["against"] for row in rows)
+    has_unmasked = any(row["unmasked"] is not None for row in rows)
     head = ["method", "ours", "± clients", "± seeds", "seeds"]
+    head += ["unmasked"] if has_unmasked else []
     head += ["paper", "± clients", "difference"] if has_paper else []
     head += ["against", "change"] if has_change else []
     head += ["L1", "epochs", "sent", "seconds"]
@@ -78,6 +81,7 @@ def _cells(rows: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
     for row in rows:
         line = [row["title"], _ours(row), number(row["std_clients"]), number(row["std_seeds"])]
         line.append(str(len(row["seeds"])))
+        line += [number(row["unmasked"])] if has_unmasked else []
         if has_paper:
             said = row["paper"] if isinstance(row["paper"], str) else number(row["paper"])
             line += [said, number(row["paper_std_clients"])]
