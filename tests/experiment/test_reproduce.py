@@ -1,6 +1,8 @@
 """The paper's table as a plan: its rows, and running it once, in pieces, or again."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -229,6 +231,47 @@ def test_finished_runs_are_not_repeated_and_files_are_read_once(
         for job in [*jobs, *more]
     }
     assert len(digests) == 3  # every seed has its own clients, though files are read once
+
+
+def test_processes_share_a_plan(data: Path, tmp_path: Path) -> None:
+    """While another process is at a run it is left alone; when that has died, it is taken."""
+    jobs = jobs_of(tiny(data, rounds=2), choose_rows("table1", "local,truth"), tmp_path)
+    hold = f"""if True:
+        import sys
+        from pathlib import Path
+        from scool.experiment.reproduction.claims import claim
+        with claim(Path({str(jobs[0].folder)!r})) as is_ours:
+            print(is_ours, flush=True)
+            sys.stdin.read()
+    """
+    other = subprocess.Popen(
+        [sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    said: list[str] = []
+    try:
+        assert other.stdout is not None and other.stdout.readline() == "True\n"
+        assert run_jobs(jobs, watching(Silent()), lambda words, left: said.append(words)) == 1
+    finally:
+        other.kill()
+        other.communicate(timeout=30)
+    assert said[0] == "run 1 of 2 is left to the process that is at it: local, seed 0"
+    assert [job.folder.exists() for job in jobs] == [False, True]
+    assert run_jobs(jobs, watching(Silent())) == 1
+    assert not list(tmp_path.rglob("*.lock"))
+
+
+def test_a_run_that_another_process_finished_meanwhile_is_not_repeated(
+    data: Path, tmp_path: Path
+) -> None:
+    jobs = jobs_of(tiny(data, rounds=2), choose_rows("table1", "local,truth"), tmp_path)
+
+    class Faster(Silent):
+        """While the first run lasts, somebody makes the second."""
+
+        def start(self, header: Mapping[str, Any], first_round: int) -> None:
+            run_jobs(jobs[1:], watching(Silent()))
+
+    assert run_jobs(jobs, watching(Faster())) == 1
 
 
 def test_the_clients_of_a_seed_are_those_of_a_plain_run(data: Path) -> None:

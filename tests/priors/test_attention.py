@@ -8,7 +8,7 @@ from reference import attention as reference
 from reference.worlds import noise, planted, rounds
 from scool.errors import ConfigError, ScoolError
 from scool.learning.difference import Difference
-from scool.priors import Attention, attention_updates
+from scool.priors import Attention, attention_released, attention_updates
 from scool.priors.attention_released import released_scores, target_rows
 from scool.priors.attention_updates import blocks_of, embedding_gradient, update_log_p
 
@@ -255,7 +255,10 @@ def test_released_dense_rows_are_right_and_sparse_rows_have_the_wrong_sign():
         assert kept.max() / kept.min() <= np.exp(1 / T)
 
 
-def test_released_encoder_takes_one_adam_step_a_client_and_averages():
+@pytest.mark.parametrize("at_once", [1, 2, 5])
+def test_released_encoder_takes_one_adam_step_a_client_and_averages(monkeypatch, at_once):
+    size = rounds(Attention(), moved(noise(5, 7)), 1, 0, THETA0).u.numel()
+    monkeypatch.setattr(attention_released, "BLOCK", at_once * size)
     evidence = moved(noise(5, 7, density=0.8))
     options = {"prior_optimizer": "adamw", "prior_lr": 0.2, "prior_betas": (0.9, 0.99)}
     prior = Attention(temperature=2.0, compat="released", **options)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from scool.priors.attention_updates import Scores
+from scool.priors.attention_updates import BLOCK, Scores
 from scool.priors.safe_math import masked_log_softmax
 from scool.types import Params
 
@@ -33,11 +33,16 @@ def per_client_gradient(
     p = log_p.exp()
     share = target * p / (p + SMALL)
     residual = (share - p * share.sum(1, keepdim=True)).to(u)  # d loss / d f
-    rows: list[tuple[Tensor, ...]] = []
+    parts: list[tuple[Tensor, ...]] = []
     held = held.to(u.device)
-    for i in range(len(all_u)):
-        c = residual[i][:, None] * all_u[i]
-        c[i] += residual[i] @ all_u
-        rows.append(torch.autograd.grad(u, list(phi.values()), c[held], retain_graph=True))
-    stacked = [torch.stack(copies) for copies in zip(*rows, strict=True)]
-    return dict(zip(phi, stacked, strict=True))
+    step = max(1, BLOCK // all_u.numel())
+    for start in range(0, len(all_u), step):
+        some = torch.arange(start, min(start + step, len(all_u)))
+        c = residual[some][:, :, None] * all_u[some][:, None]  # (some, K, D): what u_j receives
+        c[torch.arange(len(some)), some] += residual[some] @ all_u
+        parts.append(
+            torch.autograd.grad(
+                u, list(phi.values()), c[:, held], retain_graph=True, is_grads_batched=True
+            )
+        )
+    return dict(zip(phi, map(torch.cat, zip(*parts, strict=True)), strict=True))

@@ -14,6 +14,7 @@ from scool.data.federation import Federation
 from scool.data.labelled import Labelled
 from scool.errors import QuarantineError, RunError
 from scool.experiment.config import RunConfig, execute
+from scool.experiment.reproduction.claims import claim, forget
 from scool.experiment.reproduction.keeping import LightRecords, tidy
 from scool.experiment.reproduction.matching import conflicts
 from scool.experiment.reproduction.plan import Job
@@ -101,34 +102,45 @@ def run_jobs(
     watch: Watch,
     say: Callable[[str, float | None], None] = lambda words, left: None,
 ) -> int:
-    """Run what is not over yet; how many that were.
+    """Run what is not over yet and nobody else is at; how many that were.
 
     `say` hears before each run which one it is, and how many seconds all that are left may take.
     A run that diverges is recorded as such, and the others go on.
     """
-    todo: list[tuple[Job, State]] = []
+    todo: list[Job] = []
     left = TimeLeft()
     for job in jobs:
-        state = state_of(job)
-        if state == "over":
-            tidy(job.folder)  # a kill may have come between the end of the run and this
+        if state_of(job) == "over":
+            with claim(job.folder) as is_ours:
+                if is_ours:  # a kill may have come between the end of the run and this
+                    tidy(job.folder)
+                    forget(job.folder)
             rows = RunFolder.open(job.folder).rows("timing.jsonl")
             left.add(job, sum(row["seconds"] for row in rows))
         else:
-            todo.append((job, state))
-    shelf = Shelf()
-    for number, (job, state) in enumerate(todo):
-        rest = left.of([job for job, _ in todo[number:]])
-        words = "goes on" if state == "started" else "starts"
-        say(f"run {number + 1} of {len(todo)} {words}: {job.name}", rest)
-        began = time.monotonic()
-        try:
-            _run(job, state == "started", shelf, watch)
-        except Interrupted as stop:
-            text = str(stop).split("; ")[0]
-            raise Interrupted(f"{text}; the state is saved, the same command goes on") from None
+            todo.append(job)
+    shelf, made = Shelf(), 0
+    for number, job in enumerate(todo):
+        with claim(job.folder) as is_ours:
+            name = f"run {number + 1} of {len(todo)}"
+            if not is_ours:
+                say(f"{name} is left to the process that is at it: {job.name}", None)
+                continue
+            state = state_of(job)
+            if state == "over":  # another process was faster
+                continue
+            words = "goes on" if state == "started" else "starts"
+            say(f"{name} {words}: {job.name}", left.of(todo[number:]))
+            began = time.monotonic()
+            try:
+                _run(job, state == "started", shelf, watch)
+            except Interrupted as stop:
+                text = str(stop).split("; ")[0]
+                raise Interrupted(f"{text}; the state is saved, the same command goes on") from None
+            forget(job.folder)
         left.add(job, time.monotonic() - began)
-    return len(todo)
+        made += 1
+    return made
 
 
 def _run(job: Job, resume: bool, shelf: Shelf, watch: Watch) -> None:
