@@ -216,8 +216,36 @@ def compare_kernels() -> None:
         for build, shape in TRITON.values():
             compare(build, shape, torch.float32, decay, atol=1e-5, steps=2)
     compare_shared()
+    compare_updates()
     compare_linear()
     compare_images()
+
+
+def compare_updates() -> None:
+    """The step on a convolution: positions that lie in whole rows of outputs, and others; in one
+    share and in several."""
+    from scool.engines import triton_layers
+
+    torch.manual_seed(0)
+    for oh, ow, rows, share in (
+        (4, 28, 1, 2000),
+        (6, 14, 2, 84),
+        (4, 40, 0, 100),
+        (3, 14, 0, 2000),
+    ):
+        triton_layers.SHARE = share
+        batch, shares = 3, max(1, round(3 * oh * ow / share))
+        assert triton_layers._rows_at_once(batch, oh, ow, shares) == rows
+        x, g = torch.randn(2, batch, oh + 2, ow + 2, 3), torch.randn(2, batch, oh, ow, 5)
+        weight, bias = torch.randn(2, 3, 3, 3, 5), torch.randn(2, 5)
+        w, b = weight.clone(), bias.clone()
+        triton_layers.conv_update(x, g, w, b, lr=0.1, decay=1.0)
+        for i in range(2):
+            patches = x[i].unfold(1, 3, 1).unfold(2, 3, 1)  # (batch, oh, ow, 3, ky, kx)
+            dw = torch.einsum("byxcij,byxo->ijco", patches, g[i])
+            torch.testing.assert_close(w[i], 0.9 * weight[i] - 0.1 * dw, atol=1e-3, rtol=1e-4)
+            db = g[i].sum((0, 1, 2))
+            torch.testing.assert_close(b[i], 0.9 * bias[i] - 0.1 * db, atol=1e-3, rtol=1e-4)
 
 
 def compare_shared() -> None:

@@ -7,6 +7,9 @@ place: for a row `ky` of the filter, the inputs of one output are `KW * CI` cont
 
 Layouts: activations (C, B, H, W, CI), channels last; weights (C, KH, KW, CI, O). Stride 1, no
 padding. Products in TF32, sums in float32.
+
+Addresses cost more than products here, unless they are small: a 64-bit pointer for each block, 32-bit
+offsets within it, and sizes that are known when a kernel is compiled, so that no program divides.
 """
 
 import torch
@@ -17,9 +20,10 @@ from torch import Tensor
 from scool.engines.triton_launch import launch
 
 
-@triton.jit(do_not_specialize=["STEP", "H", "W", "OH", "OW", "P"])
+@triton.jit(do_not_specialize=["STEP", "P"])
 def _conv_forward(
-    x_ptr, w_ptr, bias_ptr, out_ptr, STEP, H, W, OH, OW, P,
+    x_ptr, w_ptr, bias_ptr, out_ptr, STEP, P,
+    H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     CI: tl.constexpr, NO: tl.constexpr, KH: tl.constexpr, RUN: tl.constexpr,
     BP: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
@@ -28,55 +32,64 @@ def _conv_forward(
     STEP images lie between the inputs of two clients: their batch, or 0 where all have the same.
     """
     client = tl.program_id(1).to(tl.int64)
-    p = tl.program_id(0) * BP + tl.arange(0, BP)
+    first = tl.program_id(0) * BP
+    p = first % (OH * OW) + tl.arange(0, BP)  # positions, seen from the block's first image
     o = tl.arange(0, BO)
     b, y, x = p // (OH * OW), p // OW % OH, p % OW
-    at = ((client * STEP + b) * H + y) * W * CI + x * CI  # where the first filter row begins
+    at = ((b * H + y) * W + x) * CI  # where the first filter row begins
+    inside = first % (OH * OW) + P - first
+    x_from = x_ptr + (client * STEP + first // (OH * OW)) * (H * W * CI)
+    w_from = w_ptr + client * (KH * RUN * NO)
     acc = tl.zeros((BP, BO), dtype=tl.float32)
     pieces: tl.constexpr = (RUN + BK - 1) // BK
     for step in range(KH * pieces):  # one loop, so that its loads are pipelined
         ky, k = step // pieces, step % pieces * BK + tl.arange(0, BK)
         inputs = tl.load(
-            x_ptr + at[:, None] + ky * W * CI + k[None, :],
-            mask=(p[:, None] < P) & (k[None, :] < RUN),
+            x_from + ky * (W * CI) + (at[:, None] + k[None, :]),
+            mask=(p[:, None] < inside) & (k[None, :] < RUN),
             other=0.0,
         )
         weights = tl.load(
-            w_ptr + ((client * KH + ky) * RUN + k[:, None]) * NO + o[None, :],
+            w_from + ky * (RUN * NO) + (k[:, None] * NO + o[None, :]),
             mask=(k[:, None] < RUN) & (o[None, :] < NO),
             other=0.0,
         ).to(x_ptr.dtype.element_ty)
         acc = tl.dot(inputs, weights, acc, input_precision="tf32")
     acc += tl.load(bias_ptr + client * NO + o, mask=o < NO, other=0.0)[None, :]
-    to = out_ptr + (client * P + p[:, None]) * NO + o[None, :]
-    tl.store(to, acc, mask=(p[:, None] < P) & (o[None, :] < NO))
+    to = out_ptr + (client * P + first) * NO + (tl.arange(0, BP)[:, None] * NO + o[None, :])
+    tl.store(to, acc, mask=(p[:, None] < inside) & (o[None, :] < NO))
 
 
-@triton.jit(do_not_specialize=["STEP", "H", "W", "PH", "PW", "P"])
+@triton.jit(do_not_specialize=["STEP", "P"])
 def _conv_pool_forward(
-    x_ptr, w_ptr, bias_ptr, out_ptr, which_ptr, STEP, H, W, PH, PW, P,
+    x_ptr, w_ptr, bias_ptr, out_ptr, which_ptr, STEP, P,
+    H: tl.constexpr, W: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     CI: tl.constexpr, NO: tl.constexpr, KH: tl.constexpr, RUN: tl.constexpr,
     BP: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
     """The same, and of each 2x2 window only the largest output above 0, and which of the four it
     was (4: none). The outputs themselves, four times as many numbers, are never written."""
     client = tl.program_id(1).to(tl.int64)
-    p = tl.program_id(0) * BP + tl.arange(0, BP)
+    start = tl.program_id(0) * BP
+    p = start % (PH * PW) + tl.arange(0, BP)  # positions, seen from the block's first image
     o = tl.arange(0, BO)
     b, y, x = p // (PH * PW), p // PW % PH, p % PW
-    at = ((client * STEP + b) * H + 2 * y) * W * CI + 2 * x * CI
+    at = ((b * H + 2 * y) * W + 2 * x) * CI
+    inside = start % (PH * PW) + P - start
+    x_from = x_ptr + (client * STEP + start // (PH * PW)) * (H * W * CI)
+    w_from = w_ptr + client * (KH * RUN * NO)
     first = tl.zeros((BP, BO), dtype=tl.float32)
     second, third, fourth = first, first, first
     pieces: tl.constexpr = (RUN + BK - 1) // BK
     for step in range(KH * pieces):
         ky, k = step // pieces, step % pieces * BK + tl.arange(0, BK)
         weights = tl.load(
-            w_ptr + ((client * KH + ky) * RUN + k[:, None]) * NO + o[None, :],
+            w_from + ky * (RUN * NO) + (k[:, None] * NO + o[None, :]),
             mask=(k[:, None] < RUN) & (o[None, :] < NO),
             other=0.0,
         ).to(x_ptr.dtype.element_ty)
-        source = x_ptr + at[:, None] + ky * W * CI + k[None, :]
-        here = (p[:, None] < P) & (k[None, :] < RUN)
+        source = x_from + ky * (W * CI) + (at[:, None] + k[None, :])
+        here = (p[:, None] < inside) & (k[None, :] < RUN)
         inputs = tl.load(source, mask=here, other=0.0)
         first = tl.dot(inputs, weights, first, input_precision="tf32")
         inputs = tl.load(source + CI, mask=here, other=0.0)
@@ -90,15 +103,17 @@ def _conv_pool_forward(
     best, which = tl.where(third > best, third, best), tl.where(third > best, 2, which)
     best, which = tl.where(fourth > best, fourth, best), tl.where(fourth > best, 3, which)
     best += tl.load(bias_ptr + client * NO + o, mask=o < NO, other=0.0)[None, :]
-    to = (client * P + p[:, None]) * NO + o[None, :]
-    here = (p[:, None] < P) & (o[None, :] < NO)
-    tl.store(out_ptr + to, tl.maximum(best, 0.0), mask=here)
-    tl.store(which_ptr + to, tl.where(best > 0, which, 4).to(tl.uint8), mask=here)
+    at = (client * P + start) * NO
+    to = tl.arange(0, BP)[:, None] * NO + o[None, :]
+    here = (p[:, None] < inside) & (o[None, :] < NO)
+    tl.store(out_ptr + at + to, tl.maximum(best, 0.0), mask=here)
+    tl.store(which_ptr + at + to, tl.where(best > 0, which, 4).to(tl.uint8), mask=here)
 
 
-@triton.jit(do_not_specialize=["B", "H", "W", "OH", "OW", "Q"])
+@triton.jit(do_not_specialize=["B", "Q"])
 def _conv_input_gradient(
-    g_ptr, w_ptr, dx_ptr, B, H, W, OH, OW, Q,
+    g_ptr, w_ptr, dx_ptr, B, Q,
+    H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     CI: tl.constexpr, NO: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     BQ: tl.constexpr, BC: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
@@ -108,34 +123,35 @@ def _conv_input_gradient(
     ci = tl.arange(0, BC)
     o = tl.arange(0, BO)
     b, yi, xi = q // (H * W), q // W % H, q % W
+    at = ((b * OH + yi) * OW + xi) * NO
+    yi = tl.where(q < Q, yi, -KH)  # beyond the last input: never inside
+    g_from = g_ptr + client * B * (OH * OW * NO) + (at[:, None] + o[None, :])
+    w_off = ci[None, :] * NO + o[:, None]
+    w_mask = (ci[None, :] < CI) & (o[:, None] < NO)
+    w_ptr += client * (KH * KW * CI * NO)
     acc = tl.zeros((BQ, BC), dtype=tl.float32)
     for step in range(KH * KW):
         ky, kx = step // KW, step % KW
-        y, x = yi - ky, xi - kx
-        valid = (q < Q) & (y >= 0) & (y < OH) & (x >= 0) & (x < OW)
-        at = (((client * B + b) * OH + y) * OW + x) * NO
+        y, x = (yi - ky).to(tl.uint32), (xi - kx).to(tl.uint32)  # negative: huge
+        inside = (y < OH) & (x < OW)
         g = tl.load(
-            g_ptr + at[:, None] + o[None, :],
-            mask=valid[:, None] & (o[None, :] < NO),
-            other=0.0,
+            g_from - (ky * OW + kx) * NO, mask=inside[:, None] & (o[None, :] < NO), other=0.0
         )
-        weights = tl.load(
-            w_ptr + ((client * KH * KW + step) * CI + ci[None, :]) * NO + o[:, None],
-            mask=(ci[None, :] < CI) & (o[:, None] < NO),
-            other=0.0,
-        ).to(g_ptr.dtype.element_ty)
-        acc = tl.dot(g, weights, acc, input_precision="tf32")
-    to = dx_ptr + (client * Q + q[:, None]) * CI + ci[None, :]
+        weights = tl.load(w_ptr + step * (CI * NO) + w_off, mask=w_mask, other=0.0)
+        acc = tl.dot(g, weights.to(g_ptr.dtype.element_ty), acc, input_precision="tf32")
+    to = dx_ptr + client * Q * CI + (q[:, None] * CI + ci[None, :])
     tl.store(to, acc, mask=(q[:, None] < Q) & (ci[None, :] < CI))
 
 
-@triton.jit(do_not_specialize=["B", "H", "W", "OH", "OW", "clients"])
+@triton.jit(do_not_specialize=["B", "clients"])
 def _conv_weight_gradient(
-    x_ptr, g_ptr, dw_ptr, db_ptr, B, H, W, OH, OW, clients, lr, keep, UPDATE: tl.constexpr,
+    x_ptr, g_ptr, dw_ptr, db_ptr, B, clients, lr, keep, UPDATE: tl.constexpr,
+    H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     P: tl.constexpr, CI: tl.constexpr, NO: tl.constexpr, KH: tl.constexpr, RUN: tl.constexpr,
-    SHARE: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr,
+    SHARE: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """dw[k, o] = sum_p x[p + entry(k)] g[p, o] over a share of the positions p.
+    """dw[k, o] = sum_p x[p + entry(k)] g[p, o] over a share of the positions p: SHARE of them, or
+    SHARE rows of outputs, ROWS at a time, where so many fill a block.
 
     Where one share is all (UPDATE) the step is taken at once: dw and db are the weights and the
     bias. Else the shares of a client are summed afterwards, always in the same order. Reading the
@@ -145,27 +161,43 @@ def _conv_weight_gradient(
     client = tl.program_id(1).to(tl.int64)
     share = tl.program_id(2)
     k = tl.program_id(0) * BK + tl.arange(0, BK)  # entries of the filter, row after row
-    entry = k // RUN * W * CI + k % RUN  # where its input lies, seen from the first
+    entry = k // RUN * (W * CI) + k % RUN  # where its input lies, seen from the first
     o = tl.arange(0, BO)
     acc = tl.zeros((BK, BO), dtype=tl.float32)
     db = tl.zeros((BO,), dtype=tl.float32)
-    for p0 in range(0, SHARE, BP):
-        p = share * SHARE + p0 + tl.arange(0, BP)
-        inside = (p < P) & (p < (share + 1) * SHARE)
-        b, y, x = p // (OH * OW), p // OW % OH, p % OW
-        at = ((client * B + b) * H + y) * W * CI + x * CI
-        inputs = tl.load(
-            x_ptr + at[None, :] + entry[:, None],
-            mask=inside[None, :] & (k[:, None] < KH * RUN),
-            other=0.0,
-        )
-        g = tl.load(
-            g_ptr + (client * P + p[:, None]) * NO + o[None, :],
-            mask=inside[:, None] & (o[None, :] < NO),
-            other=0.0,
-        )
-        acc = tl.dot(inputs, g, acc, input_precision="tf32")
-        db += tl.sum(g.to(tl.float32), axis=0)
+    x_ptr += client * B * (H * W * CI)
+    g_ptr += client * (P * NO)
+    if ROWS:  # a block lies in one image, and looks the same in all: addresses are a sum
+        j = tl.arange(0, BP)
+        x_off = ((j // OW * W + j % OW) * CI)[None, :] + entry[:, None]
+        g_off = j[:, None] * NO + o[None, :]
+        x_here = (j[None, :] < ROWS * OW) & (k[:, None] < KH * RUN)
+        g_here = (j[:, None] < ROWS * OW) & (o[None, :] < NO)
+        for step in range(0, SHARE, ROWS):
+            row = share * SHARE + step
+            x_at = x_ptr + (row // OH * H + row % OH) * (W * CI)
+            inputs = tl.load(x_at + x_off, mask=x_here, other=0.0)
+            g = tl.load(g_ptr + row * (OW * NO) + g_off, mask=g_here, other=0.0)
+            acc = tl.dot(inputs, g, acc, input_precision="tf32")
+            db += tl.sum(g.to(tl.float32), axis=0)
+    else:
+        for p0 in range(0, SHARE, BP):
+            p = share * SHARE + p0 + tl.arange(0, BP)
+            inside = (p < P) & (p < (share + 1) * SHARE)
+            b, y, x = p // (OH * OW), p // OW % OH, p % OW
+            at = ((b * H + y) * W + x) * CI
+            inputs = tl.load(
+                x_ptr + (at[None, :] + entry[:, None]),
+                mask=inside[None, :] & (k[:, None] < KH * RUN),
+                other=0.0,
+            )
+            g = tl.load(
+                g_ptr + (p[:, None] * NO + o[None, :]),
+                mask=inside[:, None] & (o[None, :] < NO),
+                other=0.0,
+            )
+            acc = tl.dot(inputs, g, acc, input_precision="tf32")
+            db += tl.sum(g.to(tl.float32), axis=0)
     to = dw_ptr + ((share * clients + client) * KH * RUN + k[:, None]) * NO + o[None, :]
     here = (k[:, None] < KH * RUN) & (o[None, :] < NO)
     to_bias = db_ptr + (share * clients + client) * NO + o
@@ -177,19 +209,24 @@ def _conv_weight_gradient(
         tl.store(to_bias, db, mask=o < NO)
 
 
-@triton.jit(do_not_specialize=["total", "W", "OW", "OH", "H"])
+@triton.jit(do_not_specialize=["total"])
 def _pool_backward(
-    g_ptr, which_ptr, dx_ptr, total, W, OW, OH, H,
+    g_ptr, which_ptr, dx_ptr, total,
+    H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     CH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The gradient goes to the input that was the largest of its window."""
-    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    ch, xo, yo, n = i % CH, i // CH % OW, i // (CH * OW) % OH, i // (CH * OW * OH)
-    to = dx_ptr + ((n * H + 2 * yo) * W + 2 * xo) * CH + ch
-    g = tl.load(g_ptr + i, mask=i < total, other=0.0)
-    which = tl.load(which_ptr + i, mask=i < total, other=4).to(tl.int32)
+    size: tl.constexpr = OH * OW * CH
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    image, left = start // size, total - start
+    i = tl.arange(0, BLOCK)
+    at = (start - image * size).to(tl.int32) + i  # seen from the first image of the block
+    ch, xo, yo, n = at % CH, at // CH % OW, at // (CH * OW) % OH, at // size
+    to = dx_ptr + image * (H * W * CH) + (((n * H + 2 * yo) * W + 2 * xo) * CH + ch)
+    g = tl.load(g_ptr + start + i, mask=i < left, other=0.0)
+    which = tl.load(which_ptr + start + i, mask=i < left, other=4).to(tl.int32)
     for j in tl.static_range(4):
-        tl.store(to + (j // 2 * W + j % 2) * CH, tl.where(which == j, g, 0.0), mask=i < total)
+        tl.store(to + (j // 2 * W + j % 2) * CH, tl.where(which == j, g, 0.0), mask=i < left)
 
 
 # Tiles, measured on an H200 (benchmarks/2026-11-15-engine): for filters whose rows are short (the
@@ -201,6 +238,7 @@ POOLED = (
 )
 UPDATE = ({"BK": 16, "warps": 1}, {"BK": 32, "warps": 2}, {"BK": 64, "warps": 2})
 SHARE = 2000  # positions that one program of the weight gradient sums up, about
+POSITIONS = 32  # of which it reads so many at once
 
 
 def _is_wide(run: int) -> int:
@@ -228,8 +266,8 @@ def conv_forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     tile = FORWARD[_is_wide(run)]
     launch(
         _conv_forward, (triton.cdiv(positions, tile["BP"]), clients),
-        x, weight, bias, out, _step(x), height, width, oh, ow, positions,
-        CI=channels, NO=outputs, KH=kh, RUN=run,
+        x, weight, bias, out, _step(x), positions,
+        H=height, W=width, OH=oh, OW=ow, CI=channels, NO=outputs, KH=kh, RUN=run,
         BP=tile["BP"], BK=tile["BK"], BO=_power(outputs), num_warps=2, num_stages=3,
     )  # fmt: skip
     return out
@@ -246,8 +284,8 @@ def conv_pool_forward(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, 
     tile = POOLED[_is_wide(run)]
     launch(
         _conv_pool_forward, (triton.cdiv(positions, tile["BP"]), clients),
-        x, weight, bias, out, which, _step(x), height, width, ph, pw, positions,
-        CI=channels, NO=outputs, KH=kh, RUN=run, BP=tile["BP"], BK=tile["BK"],
+        x, weight, bias, out, which, _step(x), positions,
+        H=height, W=width, PH=ph, PW=pw, CI=channels, NO=outputs, KH=kh, RUN=run, BP=tile["BP"], BK=tile["BK"],
         BO=_power(outputs), num_warps=tile["warps"], num_stages=tile["stages"],
     )  # fmt: skip
     return out, which
@@ -261,11 +299,19 @@ def conv_input_gradient(g: Tensor, weight: Tensor, height: int, width: int) -> T
     inputs, block = batch * height * width, 64
     launch(
         _conv_input_gradient, (triton.cdiv(inputs, block), clients),
-        g, weight, dx, batch, height, width, oh, ow, inputs,
-        CI=channels, NO=outputs, KH=kh, KW=kw,
+        g, weight, dx, batch, inputs,
+        H=height, W=width, OH=oh, OW=ow, CI=channels, NO=outputs, KH=kh, KW=kw,
         BQ=block, BC=_power(channels), BO=_power(outputs), num_warps=4, num_stages=3,
     )  # fmt: skip
     return dx
+
+
+def _rows_at_once(batch: int, oh: int, ow: int, shares: int) -> int:
+    """How many rows of outputs nearly fill a block of positions and divide a share; 0: none do."""
+    fitting = [r for r in range(1, oh + 1) if r * ow <= POSITIONS and oh % r == 0]
+    rows = fitting[-1] if fitting else 0
+    is_full = rows * ow >= 0.8 * POSITIONS
+    return rows if is_full and batch * oh % (shares * rows) == 0 else 0
 
 
 def conv_update(
@@ -279,16 +325,18 @@ def conv_update(
     positions, run = batch * oh * ow, kw * channels
     tile = UPDATE[_is_wide(run) * (1 if outputs <= 32 else 2)]
     shares = max(1, round(positions / SHARE))
+    rows = _rows_at_once(batch, oh, ow, shares)
+    parts = batch * oh if rows else positions
     keep, dw, db = 1 - lr * decay, weight, bias
     if shares > 1:
         dw = torch.empty(shares, *weight.shape, device=x.device, dtype=weight.dtype)
         db = torch.empty(shares, *bias.shape, device=x.device, dtype=weight.dtype)
     launch(
         _conv_weight_gradient, (triton.cdiv(kh * run, tile["BK"]), clients, shares),
-        x, g, dw, db, batch, height, width, oh, ow, clients, lr, keep, UPDATE=shares == 1,
-        P=positions, CI=channels, NO=outputs, KH=kh, RUN=run,
-        SHARE=triton.cdiv(positions, shares), BP=32, BK=tile["BK"], BO=_power(outputs),
-        num_warps=tile["warps"], num_stages=3,
+        x, g, dw, db, batch, clients, lr, keep, UPDATE=shares == 1,
+        H=height, W=width, OH=oh, OW=ow, P=positions, CI=channels, NO=outputs, KH=kh, RUN=run,
+        SHARE=triton.cdiv(parts, shares), ROWS=rows, BP=POSITIONS, BK=tile["BK"],
+        BO=_power(outputs), num_warps=tile["warps"], num_stages=3,
     )  # fmt: skip
     if shares > 1:
         weight.mul_(keep).sub_(dw.sum(0), alpha=lr)
@@ -302,17 +350,7 @@ def pool_backward(g: Tensor, which: Tensor, height: int, width: int) -> Tensor:
     dx = make(clients, batch, height, width, channels, device=g.device, dtype=g.dtype)
     total, block = which.numel(), 1024
     launch(
-        _pool_backward,
-        (triton.cdiv(total, block),),
-        g,
-        which,
-        dx,
-        total,
-        width,
-        ow,
-        oh,
-        height,
-        CH=channels,
-        BLOCK=block,
-    )
+        _pool_backward, (triton.cdiv(total, block),),
+        g, which, dx, total, H=height, W=width, OH=oh, OW=ow, CH=channels, BLOCK=block,
+    )  # fmt: skip
     return dx

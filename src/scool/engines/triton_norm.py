@@ -32,9 +32,10 @@ def _statistics(
     ch = tl.arange(0, CH)
     total = tl.zeros((CH,), dtype=tl.float32)
     square = tl.zeros((CH,), dtype=tl.float32)
+    h_ptr += sample * (PIXELS * CH)
     for start in range(0, PIXELS, BLOCK):
         p = start + tl.arange(0, BLOCK)
-        at = (sample * PIXELS + p[:, None]) * CH + ch[None, :]
+        at = p[:, None] * CH + ch[None, :]
         h = tl.maximum(tl.load(h_ptr + at, mask=p[:, None] < PIXELS, other=0.0), 0.0)
         h = h.to(tl.float32)
         total += tl.sum(h, axis=0)
@@ -46,9 +47,10 @@ def _statistics(
     tl.store(rstd_ptr + sample * CH + ch, 1 / tl.sqrt(variance + eps))
 
 
-@triton.jit(do_not_specialize=["B", "H", "W", "PH", "PW"])
+@triton.jit(do_not_specialize=["B"])
 def _norm_pool(
-    h_ptr, mean_ptr, rstd_ptr, gamma_ptr, beta_ptr, out_ptr, which_ptr, B, H, W, PH, PW,
+    h_ptr, mean_ptr, rstd_ptr, gamma_ptr, beta_ptr, out_ptr, which_ptr, B,
+    H: tl.constexpr, W: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     S: tl.constexpr, CH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The largest of gamma * normalised + beta in each 2x2 window, and which of the four it was."""
@@ -60,7 +62,7 @@ def _norm_pool(
     mean = tl.load(mean_ptr + sample * CH + ch)
     scale = tl.load(rstd_ptr + sample * CH + ch) * tl.load(gamma_ptr + client * CH + ch)
     shift = tl.load(beta_ptr + client * CH + ch) - mean * scale
-    at = h_ptr + ((sample * H + y[:, None]) * W + x[:, None]) * CH + ch[None, :]
+    at = h_ptr + sample * (H * W * CH) + ((y * W + x)[:, None] * CH + ch[None, :])
     h = tl.maximum(tl.load(at, mask=here, other=0.0), 0.0).to(tl.float32)
     best, which = h * scale + shift, tl.zeros((BLOCK, CH), dtype=tl.int32)
     for j in tl.static_range(1, 4):
@@ -68,14 +70,15 @@ def _norm_pool(
         value = tl.maximum(h, 0.0).to(tl.float32) * scale + shift
         is_more = value > best
         best, which = tl.where(is_more, value, best), tl.where(is_more, j, which)
-    to = (sample * PH * PW + p[:, None]) * CH + ch[None, :]
-    tl.store(out_ptr + to, best, mask=here)
-    tl.store(which_ptr + to, which.to(tl.uint8), mask=here)
+    first, to = sample * (PH * PW * CH), p[:, None] * CH + ch[None, :]
+    tl.store(out_ptr + first + to, best, mask=here)
+    tl.store(which_ptr + first + to, which.to(tl.uint8), mask=here)
 
 
-@triton.jit(do_not_specialize=["H", "W"])
+@triton.jit
 def _norm_sums(
-    g_ptr, which_ptr, h_ptr, mean_ptr, rstd_ptr, sum_ptr, product_ptr, H, W,
+    g_ptr, which_ptr, h_ptr, mean_ptr, rstd_ptr, sum_ptr, product_ptr,
+    H: tl.constexpr, W: tl.constexpr,
     PH: tl.constexpr, PW: tl.constexpr, S: tl.constexpr, CH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Of one sample, per channel: the sum of the gradient and of its product with the normalised
@@ -86,14 +89,18 @@ def _norm_sums(
     rstd = tl.load(rstd_ptr + sample * CH + ch)
     total = tl.zeros((CH,), dtype=tl.float32)
     product = tl.zeros((CH,), dtype=tl.float32)
+    g_ptr += sample * (PH * PW * CH)
+    which_ptr += sample * (PH * PW * CH)
+    h_ptr += sample * (H * W * CH)
     for start in range(0, PH * PW, BLOCK):
         p = start + tl.arange(0, BLOCK)
         here = p[:, None] < PH * PW
-        at = (sample * PH * PW + p[:, None]) * CH + ch[None, :]
+        at = p[:, None] * CH + ch[None, :]
         g = tl.load(g_ptr + at, mask=here, other=0.0).to(tl.float32)
         which = tl.load(which_ptr + at, mask=here, other=0).to(tl.int32)
-        y, x = (p // PW * S)[:, None] + which // 2, (p % PW * S)[:, None] + which % 2
-        h = tl.load(h_ptr + ((sample * H + y) * W + x) * CH + ch[None, :], mask=here, other=0.0)
+        corner = (p // PW * S * W + p % PW * S) * CH  # of the window
+        largest = corner[:, None] + (which // 2 * W + which % 2) * CH + ch[None, :]
+        h = tl.load(h_ptr + largest, mask=here, other=0.0)
         normal = (tl.maximum(h, 0.0).to(tl.float32) - mean[None, :]) * rstd[None, :]
         total += tl.sum(g, axis=0)
         product += tl.sum(g * normal, axis=0)
@@ -101,10 +108,10 @@ def _norm_sums(
     tl.store(product_ptr + sample * CH + ch, product)
 
 
-@triton.jit(do_not_specialize=["B", "H", "W", "PH", "PW"])
+@triton.jit(do_not_specialize=["B"])
 def _norm_gradient(
-    g_ptr, which_ptr, h_ptr, mean_ptr, rstd_ptr, gamma_ptr, sum_ptr, product_ptr, dh_ptr,
-    B, H, W, PH, PW,
+    g_ptr, which_ptr, h_ptr, mean_ptr, rstd_ptr, gamma_ptr, sum_ptr, product_ptr, dh_ptr, B,
+    H: tl.constexpr, W: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     S: tl.constexpr, G: tl.constexpr, CH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """dh = [h > 0] rstd (gamma dz - mean(gamma dz) - normal mean(gamma dz normal)), dz the gradient
@@ -121,18 +128,20 @@ def _norm_gradient(
     slope = _by_group(gamma * tl.load(product_ptr + sample * CH + ch), G, CH) / count
     y, x = p // W, p % W
     dz = tl.zeros((BLOCK, CH), dtype=tl.float32)
+    g_ptr += sample * (PH * PW * CH)
+    which_ptr += sample * (PH * PW * CH)
     for j in tl.static_range(4):  # the window in which this input is entry j
         wy, wx = y - j // 2, x - j % 2
         exists = (wy >= 0) & (wx >= 0) & (wy % S == 0) & (wx % S == 0)
         exists = exists & (wy // S < PH) & (wx // S < PW) & (p < H * W)
-        at = ((sample * PH + wy // S) * PW + wx // S)[:, None] * CH + ch[None, :]
+        at = (wy // S * PW + wx // S)[:, None] * CH + ch[None, :]
         is_largest = tl.load(which_ptr + at, mask=exists[:, None], other=4).to(tl.int32) == j
         dz += tl.load(g_ptr + at, mask=exists[:, None] & is_largest, other=0.0).to(tl.float32)
-    at = (sample * H * W + p[:, None]) * CH + ch[None, :]
-    h = tl.load(h_ptr + at, mask=here, other=0.0).to(tl.float32)
+    first, at = sample * (H * W * CH), p[:, None] * CH + ch[None, :]
+    h = tl.load(h_ptr + first + at, mask=here, other=0.0).to(tl.float32)
     normal = (tl.maximum(h, 0.0) - mean[None, :]) * rstd[None, :]
     dr = rstd[None, :] * (gamma[None, :] * dz - average[None, :] - normal * slope[None, :])
-    tl.store(dh_ptr + at, tl.where(h > 0, dr, 0.0), mask=here)
+    tl.store(dh_ptr + first + at, tl.where(h > 0, dr, 0.0), mask=here)
 
 
 # Positions of a program (all channels of each), measured on an H200.
@@ -158,8 +167,8 @@ def norm_pool_forward(
     )  # fmt: skip
     launch(
         _norm_pool, (triton.cdiv(ph * pw, NORM), samples),
-        h, mean, rstd, gamma, beta, out, which, batch, height, width, ph, pw,
-        S=stride, CH=channels, BLOCK=NORM,
+        h, mean, rstd, gamma, beta, out, which, batch,
+        H=height, W=width, PH=ph, PW=pw, S=stride, CH=channels, BLOCK=NORM,
     )  # fmt: skip
     return out, which, mean, rstd
 
@@ -182,12 +191,12 @@ def norm_pool_backward(
     samples = clients * batch
     launch(
         _norm_sums, (samples,),
-        g, which, h, mean, rstd, total, product, height, width,
-        PH=ph, PW=pw, S=stride, CH=channels, BLOCK=SUMS, num_warps=4,
+        g, which, h, mean, rstd, total, product,
+        H=height, W=width, PH=ph, PW=pw, S=stride, CH=channels, BLOCK=SUMS, num_warps=4,
     )  # fmt: skip
     launch(
         _norm_gradient, (triton.cdiv(height * width, GRADIENT), samples),
-        g, which, h, mean, rstd, gamma, total, product, dh, batch, height, width, ph, pw,
-        S=stride, G=groups, CH=channels, BLOCK=GRADIENT,
+        g, which, h, mean, rstd, gamma, total, product, dh, batch,
+        H=height, W=width, PH=ph, PW=pw, S=stride, G=groups, CH=channels, BLOCK=GRADIENT,
     )  # fmt: skip
     return dh, product.sum(dim=1), total.sum(dim=1)
