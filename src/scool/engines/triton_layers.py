@@ -8,8 +8,8 @@ place: for a row `ky` of the filter, the inputs of one output are `KW * CI` cont
 Layouts: activations (C, B, H, W, CI), channels last; weights (C, KH, KW, CI, O). Stride 1, no
 padding. Products in TF32, sums in float32.
 
-Addresses cost more than products here, unless they are small: a 64-bit pointer for each block, 32-bit
-offsets within it, and sizes that are known when a kernel is compiled, so that no program divides.
+Addresses would cost more than products. So: a 64-bit pointer for each block, 32-bit offsets within
+it, and sizes that are constants of the compiled kernel, so that no program divides by a variable.
 """
 
 import torch
@@ -285,8 +285,9 @@ def conv_pool_forward(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, 
     launch(
         _conv_pool_forward, (triton.cdiv(positions, tile["BP"]), clients),
         x, weight, bias, out, which, _step(x), positions,
-        H=height, W=width, PH=ph, PW=pw, CI=channels, NO=outputs, KH=kh, RUN=run, BP=tile["BP"], BK=tile["BK"],
-        BO=_power(outputs), num_warps=tile["warps"], num_stages=tile["stages"],
+        H=height, W=width, PH=ph, PW=pw, CI=channels, NO=outputs, KH=kh, RUN=run,
+        BP=tile["BP"], BK=tile["BK"], BO=_power(outputs),
+        num_warps=tile["warps"], num_stages=tile["stages"],
     )  # fmt: skip
     return out, which
 
