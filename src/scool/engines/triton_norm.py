@@ -130,13 +130,20 @@ def _norm_gradient(
     dz = tl.zeros((BLOCK, CH), dtype=tl.float32)
     g_ptr += sample * (PH * PW * CH)
     which_ptr += sample * (PH * PW * CH)
-    for j in tl.static_range(4):  # the window in which this input is entry j
-        wy, wx = y - j // 2, x - j % 2
-        exists = (wy >= 0) & (wx >= 0) & (wy % S == 0) & (wx % S == 0)
-        exists = exists & (wy // S < PH) & (wx // S < PW) & (p < H * W)
-        at = (wy // S * PW + wx // S)[:, None] * CH + ch[None, :]
-        is_largest = tl.load(which_ptr + at, mask=exists[:, None], other=4).to(tl.int32) == j
-        dz += tl.load(g_ptr + at, mask=exists[:, None] & is_largest, other=0.0).to(tl.float32)
+    if S == 2:  # one window has this input, as the entry of its parities
+        wy, wx, entry = y // 2, x // 2, y % 2 * 2 + x % 2
+        exists = ((wy < PH) & (wx < PW) & (p < H * W))[:, None]
+        at = (wy * PW + wx)[:, None] * CH + ch[None, :]
+        which = tl.load(which_ptr + at, mask=exists, other=4).to(tl.int32)
+        g = tl.load(g_ptr + at, mask=exists, other=0.0).to(tl.float32)
+        dz = tl.where(which == entry[:, None], g, 0.0)
+    else:
+        for j in tl.static_range(4):  # the window in which this input is entry j
+            wy, wx = y - j // 2, x - j % 2
+            exists = (wy >= 0) & (wx >= 0) & (wy < PH) & (wx < PW) & (p < H * W)
+            at = (wy * PW + wx)[:, None] * CH + ch[None, :]
+            is_largest = tl.load(which_ptr + at, mask=exists[:, None], other=4).to(tl.int32) == j
+            dz += tl.load(g_ptr + at, mask=exists[:, None] & is_largest, other=0.0).to(tl.float32)
     first, at = sample * (H * W * CH), p[:, None] * CH + ch[None, :]
     h = tl.load(h_ptr + first + at, mask=here, other=0.0).to(tl.float32)
     normal = (tl.maximum(h, 0.0) - mean[None, :]) * rstd[None, :]
