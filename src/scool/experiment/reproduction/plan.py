@@ -159,8 +159,8 @@ class Job(NamedTuple):
     row: Row
     config: RunConfig
     folder: Path
-    is_first: bool
-    """Of the first seed: its graphs are kept for pictures."""
+    has_pictures: bool
+    """The first seed of a row that is drawn: the graphs of some rounds are kept."""
 
     @property
     def name(self) -> str:
@@ -177,7 +177,8 @@ def jobs_of(study: Study, rows: Sequence[Row], out: Path) -> list[Job]:
         for row in rows:
             name = names.get(_key(study, row), row.name)
             folder = out / study.name / name / f"seed-{seed}"
-            of_seed.append(Job(row, study.config(row, seed), folder, seed == study.seed))
+            has_pictures = seed == study.seed and name in {row.name for row in GRAPHS}
+            of_seed.append(Job(row, study.config(row, seed), folder, has_pictures))
         for job in sorted(of_seed, key=lambda job: not job.config.settings.data.augment):
             found.setdefault(job.folder, job)
     return list(found.values())

@@ -147,8 +147,7 @@ def _run(job: Job, resume: bool, shelf: Shelf, watch: Watch) -> None:
     config: RunConfig = job.config
     seed = config.settings.seed
     federation = shelf.federation(config.settings.data, seed)
-    # The graphs of the first seed are enough for pictures; the others keep their last.
-    light = LightRecords(job.folder, federation, config.settings.rounds, pictures=job.is_first)
+    light = LightRecords(job.folder, federation, config.settings.rounds, pictures=job.has_pictures)
     try:
         with watch(job) as console:
             execute(
