@@ -227,9 +227,11 @@ def compare_updates() -> None:
     from scool.engines import triton_layers
 
     torch.manual_seed(0)
+    usual = triton_layers.SHARE
     for oh, ow, rows, share in (
         (4, 28, 1, 2000),
         (6, 14, 2, 84),
+        (4, 28, 0, 70),  # a row fills a block, but twelve rows are no five shares
         (4, 40, 0, 100),
         (3, 14, 0, 2000),
     ):
@@ -246,6 +248,7 @@ def compare_updates() -> None:
             torch.testing.assert_close(w[i], 0.9 * weight[i] - 0.1 * dw, atol=1e-3, rtol=1e-4)
             db = g[i].sum((0, 1, 2))
             torch.testing.assert_close(b[i], 0.9 * bias[i] - 0.1 * db, atol=1e-3, rtol=1e-4)
+    triton_layers.SHARE = usual
 
 
 def compare_shared() -> None:

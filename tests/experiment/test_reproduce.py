@@ -18,6 +18,7 @@ from scool.experiment.progress import LONG
 from scool.experiment.recipes import METHODS
 from scool.experiment.reproduction import running
 from scool.experiment.reproduction.ablations import ABLATIONS
+from scool.experiment.reproduction.claims import claim
 from scool.experiment.reproduction.keeping import thin, tidy
 from scool.experiment.reproduction.matching import conflicts
 from scool.experiment.reproduction.paper import DATASETS, SETTINGS, Reported, Setting, reported
@@ -271,7 +272,16 @@ def test_a_run_that_another_process_finished_meanwhile_is_not_repeated(
         def start(self, header: Mapping[str, Any], first_round: int) -> None:
             run_jobs(jobs[1:], watching(Silent()))
 
-    assert run_jobs(jobs, watching(Faster())) == 1
+    said: list[float | None] = []
+    assert run_jobs(jobs, watching(Faster()), lambda words, left: said.append(left)) == 1
+    assert len(said) == 1 and not list(tmp_path.rglob("*.lock"))
+
+
+def test_a_folder_that_cannot_be_locked_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run.lock").mkdir()
+    with pytest.raises(RunError, match=r"cannot lock .*run: .*choose another --out"):
+        with claim(tmp_path / "run"):
+            pass
 
 
 def test_the_clients_of_a_seed_are_those_of_a_plain_run(data: Path) -> None:

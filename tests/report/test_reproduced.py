@@ -15,7 +15,13 @@ from scool.errors import RunError
 from scool.experiment.reproduction.plan import Study, choose_rows
 from scool.experiment.reproduction.rows import TABLE1, Row
 from scool.recording.folder import RunFolder
-from scool.report.reproduced import collect, noise, stated_options, summarise_row
+from scool.report.reproduced import (
+    collect,
+    noise,
+    stated_options,
+    summarise_row,
+    without_shortened,
+)
 from scool.report.reproduced_figures import figures_of, local_epochs, write_figures
 from scool.report.reproduced_tables import (
     as_json,
@@ -138,11 +144,38 @@ def test_runs_of_other_lengths_stand_apart(tmp_path: Path) -> None:
 def test_whole_runs_replace_shortened_ones_unless_those_are_asked_for(tmp_path: Path) -> None:
     record(tmp_path, ROWS["local"], 0, 90.0)
     short = record(tmp_path, ROWS["local"], 1, 60.0, rounds=2)
-    measured, notes = collect(STUDY, TABLE1, [tmp_path])
-    assert [(m.rounds, list(m.accuracies)) for m in measured] == [(100, [0])]
-    assert f"{short} is left out: 2 rounds only" in notes
-    measured, _ = collect(Study(rounds=2), TABLE1, [tmp_path])
-    assert [m.rounds for m in measured] == [100, 2]
+    measured, _ = collect(STUDY, TABLE1, [tmp_path])
+    shown, notes = without_shortened(measured, STUDY)
+    assert [(m.rounds, list(m.accuracies)) for m in shown] == [(100, [0])]
+    assert notes == [f"{short} is not shown: 2 rounds only"]
+    shown, notes = without_shortened(measured, Study(rounds=2))
+    assert [m.rounds for m in shown] == [100, 2] and not notes
+
+
+def test_shortened_ablations_are_compared_with_shortened_runs(tmp_path: Path) -> None:
+    ablation = choose_rows("ablations", "local-no-augment")
+    record(tmp_path, ROWS["local"], 0, 90.0)
+    record(tmp_path, ROWS["local"], 0, 60.0, rounds=2)
+    record(tmp_path, ablation[1], 0, 58.0, rounds=2)
+    measured, _ = collect(STUDY, ablation, [tmp_path])
+    shown, _ = without_shortened(measured, STUDY)
+    found = [summarise_row(m, STUDY, measured) for m in shown]
+    assert [row["rounds"] for row in found] == [100, 2] and found[1]["change"] == -2.0
+
+
+def test_families_show_what_was_compared(tmp_path: Path) -> None:
+    rows = choose_rows("ablations", "weight-decay,null-model")
+    for name in ("scool-sbm", "scool-attention", "local"):
+        record(tmp_path, ROWS[name], 0, 90.0)
+    by_name = {row.name: row for row in rows}
+    measured, _ = collect(STUDY, rows, [tmp_path])
+    assert family_tables([summarise_row(m, STUDY, measured) for m in measured]) == ""
+    record(tmp_path, by_name["local-weight-decay"], 0, 91.0)
+    measured, _ = collect(STUDY, rows, [tmp_path])
+    text = family_tables([summarise_row(m, STUDY, measured) for m in measured])
+    assert text.startswith("### weight-decay") and "null-model" not in text
+    lines = [line.split(" | ")[0] for line in text.splitlines()[4:]]
+    assert lines == ["| Local SGD", "| local, weight decay 5e-4"]  # no rows without a change
 
 
 def test_the_newest_run_of_a_seed_counts_and_unfinished_ones_do_not(tmp_path: Path) -> None:
@@ -171,6 +204,8 @@ def test_unmasked_accuracy_has_a_column_where_it_was_measured(tmp_path: Path) ->
     assert "| seeds | unmasked | paper |" in text
     assert "| Local SGD | 90.00 | 2.00 | – | 1 | 7.00 | 87.50 |" in text
     assert "| Ditto | 80.00 | 2.00 | – | 1 | – | 87.32 |" in text
+    record(tmp_path, ROWS["local"], 1, 90.0)
+    assert summaries(tmp_path, TABLE1)[0]["local"]["unmasked"] is None  # not known of all seeds
 
 
 def test_data_options_and_methods_decide_where_a_run_belongs(tmp_path: Path) -> None:
@@ -348,4 +383,5 @@ def test_the_numbers_of_the_page_are_those_of_the_records(
     study = Study(dataset, setting)
     places = [ROOT / folder for folder in folders.split()]
     measured, _ = collect(study, choose_rows(target), places)
-    assert text == family_tables([summarise_row(m, study, measured) for m in measured])
+    shown, _ = without_shortened(measured, study)
+    assert text == family_tables([summarise_row(m, study, measured) for m in shown])

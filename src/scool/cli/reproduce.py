@@ -16,11 +16,11 @@ from scool.contracts import Recorder
 from scool.errors import ConfigError, RunError, nearest
 from scool.experiment.reproduction.plan import TARGETS, Job, Study, choose_rows, jobs_of
 from scool.experiment.reproduction.rows import Row
-from scool.experiment.reproduction.running import run_jobs
+from scool.experiment.reproduction.running import run_jobs, state_of
 from scool.experiment.run import Interrupted
 from scool.recording.atomic import write_bytes
 from scool.recording.folder import make_folder
-from scool.report.reproduced import Measured, collect, summarise_row
+from scool.report.reproduced import Measured, collect, summarise_row, without_shortened
 from scool.report.reproduced_figures import figures_of, write_figures
 from scool.report.reproduced_tables import (
     Summary,
@@ -119,12 +119,16 @@ def reproduce(arguments: Sequence[str]) -> int:
         _report(target, study, rows, command.results, out, command)
         return 0
     assert out is not None
+    jobs = jobs_of(study, rows, out)
     try:
-        _run(jobs_of(study, rows, out), command.quiet)
+        _run(jobs, command.quiet)
     except Interrupted:
         with suppress(RunError):  # what is there so far is shown, if anything is
             _report(target, study, rows, [out], out, command)
         raise
+    if all(state_of(job) != "over" for job in jobs):
+        print("no run is finished yet: other processes are at them", file=sys.stderr)
+        return 0
     _report(target, study, rows, [out], out, command)
     return 0
 
@@ -166,12 +170,14 @@ def _report(
             f"no finished run of {target}, {study.name} is in "
             f"{', '.join(map(str, folders))}: check --dataset, --setting and --methods"
         )
-    summaries = [summarise_row(row, study, measured) for row in measured]
+    shown, words = without_shortened(measured, study)
+    notes += words
+    summaries = [summarise_row(row, study, measured) for row in shown]
     missing = [row.name for row in rows if row.name not in {s["row"] for s in summaries}]
     if missing:
         notes.append(f"no finished run of: {', '.join(dict.fromkeys(missing))}")
     if out is not None:
-        notes += _draw(target, study, measured, out)
+        notes += _draw(target, study, shown, out)
         _write(target, study, summaries, notes, out)
     if command.page is not None:
         fill_page(command.page, target, study, summaries, folders)

@@ -8,8 +8,9 @@ place: for a row `ky` of the filter, the inputs of one output are `KW * CI` cont
 Layouts: activations (C, B, H, W, CI), channels last; weights (C, KH, KW, CI, O). Stride 1, no
 padding. Products in TF32, sums in float32.
 
-Addresses would cost more than products. So: a 64-bit pointer for each block, 32-bit offsets within
-it, and sizes that are constants of the compiled kernel, so that no program divides by a variable.
+Addresses would cost more than products. So: 64-bit pointers to a block (in the backward pass to a
+client's batch), 32-bit offsets from there, and sizes that are constants of the compiled kernel, so
+that no program divides by a variable.
 """
 
 import torch
@@ -18,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from scool.engines.triton_launch import launch
+from scool.errors import require
 
 
 @triton.jit(do_not_specialize=["STEP", "P"])
@@ -229,8 +231,9 @@ def _pool_backward(
         tl.store(to + (j // 2 * W + j % 2) * CH, tl.where(which == j, g, 0.0), mask=i < left)
 
 
-# Tiles, measured on an H200 (benchmarks/2026-11-15-engine): for filters whose rows are short (the
-# first layer: three or five pixels of three colours), and for all others.
+# Tiles, measured on an H200 (benchmarks/2026-11-15-engine) with kernels that took more instructions
+# for their addresses: for filters whose rows are short (the first layer: three or five pixels of
+# three colours), and for all others.
 FORWARD = ({"BP": 64, "BK": 16}, {"BP": 128, "BK": 16})
 POOLED = (
     {"BP": 32, "BK": 16, "warps": 2, "stages": 2},
@@ -292,11 +295,18 @@ def conv_pool_forward(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, 
     return out, which
 
 
+def _check_offsets(*batches: Tensor) -> None:
+    """The backward pass counts in 32 bit within a client's batch."""
+    most = max(batch[0].numel() for batch in batches)
+    require(most < 2**31, "batch_size", len(batches[0][0]), "choose a smaller one for these images")
+
+
 def conv_input_gradient(g: Tensor, weight: Tensor, height: int, width: int) -> Tensor:
     """(C, B, H, W, CI) from the gradient of the outputs (C, B, OH, OW, O)."""
     clients, batch, oh, ow, outputs = g.shape
     _, kh, kw, channels, _ = weight.shape
     dx = torch.empty(clients, batch, height, width, channels, device=g.device, dtype=g.dtype)
+    _check_offsets(g, dx)
     inputs, block = batch * height * width, 64
     launch(
         _conv_input_gradient, (triton.cdiv(inputs, block), clients),
@@ -320,6 +330,7 @@ def conv_update(
 ) -> None:
     """One SGD step on weights and bias, in place."""
     assert len(x) == 1 or x.stride(0), "every client has inputs of its own in training"
+    _check_offsets(x, g)
     clients, batch, height, width, channels = x.shape
     _, kh, kw, _, outputs = weight.shape
     oh, ow = height - kh + 1, width - kw + 1

@@ -24,7 +24,7 @@ def correct(outputs: Tensor, targets: Tensor, classes: Tensor) -> Tensor:
 
 
 class Scores(NamedTuple):
-    """One number a client."""
+    """Numbers of each client."""
 
     score: Tensor  # (K,) accuracy, or R^2 for regression; NaN where a client has no such samples
     loss: Tensor  # (K,) mean loss over all C logits (unmasked)

@@ -37,9 +37,9 @@ def per_client_gradient(
     held = held.to(u.device)
     step = max(1, BLOCK // all_u.numel())
     for start in range(0, len(all_u), step):
-        some = torch.arange(start, min(start + step, len(all_u)))
-        c = residual[some][:, :, None] * all_u[some][:, None]  # (some, K, D): what u_j receives
-        c[torch.arange(len(some)), some] += residual[some] @ all_u
+        some = slice(start, start + step)
+        c = residual[some, :, None] * all_u[some, None]  # (some, K, D): what u_j receives
+        c.diagonal(start).add_((residual[some] @ all_u).T)
         parts.append(
             torch.autograd.grad(
                 u, list(phi.values()), c[:, held], retain_graph=True, is_grads_batched=True

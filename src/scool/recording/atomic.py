@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     Raises:
         RunError: the disk refuses; what was there before is untouched.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with temporary.open("wb") as file:
             file.write(content)

@@ -106,6 +106,7 @@ def plot_graph_error(records: Sequence[RunRecord], width: float) -> Plot:
                         rounds, line["mean"], line["low"], line["high"], strict=True
                     )
                 ]
+        need_records(rows, "no round is common to the seeds of a method")
         for axes, (_, words) in zip(panels.flat, known, strict=True):
             axes.set_ylabel(words)
             axes.xaxis.get_major_locator().set_params(integer=True)

@@ -61,6 +61,12 @@ def mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
+def _mean_of_all(values: Sequence[float | None]) -> float | None:
+    """None where some are not known: beside a mean over all seeds it would mislead."""
+    known = [value for value in values if value is not None]
+    return mean(known) if len(known) == len(values) else None
+
+
 def sample_std(values: Sequence[float]) -> float | None:
     """Standard deviation of a sample; None for fewer than two.
 
@@ -121,8 +127,7 @@ def collect(
     """The measured rows in their order, and words on what was left out.
 
     A run belongs to a row by its configuration, whatever its folder is called. Runs of different
-    lengths are never averaged; of several runs of one seed the newest counts. Shortened runs show
-    only where the row has no whole one.
+    lengths are never averaged; of several runs of one seed the newest counts.
     """
     records, notes = find_records(folders)
     found: list[Measured] = []
@@ -139,15 +144,28 @@ def collect(
                 older = of_length[record.seed or 0].path
                 notes.append(f"{older} is left out: {record.path} is newer")
             of_length[record.seed or 0] = record
-        wanted = min(row.rounds, study.rounds or row.rounds)
         for rounds in sorted(lengths, reverse=True):
             by_seed = lengths[rounds]
-            if rounds < wanted <= max(lengths):
-                notes += [f"{r.path} is left out: {rounds} rounds only" for r in by_seed.values()]
-                continue
             runs = [by_seed[seed] for seed in sorted(by_seed)]
             found.append(Measured(row, config, rounds, runs))
     return found, list(dict.fromkeys(notes))
+
+
+def without_shortened(
+    measured: Sequence[Measured], study: Study
+) -> tuple[list[Measured], list[str]]:
+    """What is shown: shortened runs only of rows that have no whole one; and words on the others,
+    which shortened ablations are still compared with."""
+    shown: list[Measured] = []
+    notes: list[str] = []
+    for m in measured:
+        wanted = min(m.row.rounds, study.rounds or m.row.rounds)
+        longest = max(other.rounds for other in measured if other.row == m.row)
+        if m.rounds < wanted <= longest:
+            notes += [f"{r.path} is not shown: {m.rounds} rounds only" for r in m.records]
+        else:
+            shown.append(m)
+    return shown, list(dict.fromkeys(notes))
 
 
 def summarise_row(measured: Measured, study: Study, all_rows: Sequence[Measured]) -> dict[str, Any]:
@@ -174,7 +192,7 @@ def summarise_row(measured: Measured, study: Study, all_rows: Sequence[Measured]
         "accuracy": ours,
         "std_clients": numbers.get("std"),
         "std_seeds": sample_std(values),
-        "unmasked": mean([u for r in runs if (u := r.evaluated[-1].get(UNMASKED)) is not None]),
+        "unmasked": _mean_of_all([r.evaluated[-1].get(UNMASKED) for r in runs]),
         "best_round": mean(best),
         "diverged": measured.stopped,
         "paper": "diverges" if theirs and said is None else said,

@@ -1,15 +1,16 @@
 """Who is at which run, so that several processes can share one plan.
 
-A lock beside the folder of a run is held while the run lasts, and by nobody when its process has
-died, however it died.
+A lock beside the folder of a run is held while the run lasts. The system takes it away from a
+process that has died, however it died.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from scool.errors import RunError
 from scool.recording.folder import make_folder
 
 
@@ -17,12 +18,14 @@ from scool.recording.folder import make_folder
 def claim(folder: Path) -> Iterator[bool]:
     """Whether the run is ours for the time being; not where another process is at it."""
     make_folder(folder.parent)
-    lock = FileLock(f"{folder}.lock", blocking=False)
+    lock = FileLock(f"{folder}.lock")
     try:
-        lock.acquire()
+        lock.acquire(timeout=0)
     except Timeout:
         yield False
         return
+    except OSError as error:
+        raise RunError(f"cannot lock {folder}: {error.strerror}; choose another --out") from error
     try:
         yield True
     finally:
@@ -30,5 +33,6 @@ def claim(folder: Path) -> Iterator[bool]:
 
 
 def forget(folder: Path) -> None:
-    """Tidy up the lock of a run that is over: whoever still waits for it finds it over."""
-    Path(f"{folder}.lock").unlink(missing_ok=True)
+    """Remove the lock of a run that is over; whoever takes it now finds the run over."""
+    with suppress(OSError):  # some systems keep a file that is open
+        Path(f"{folder}.lock").unlink()

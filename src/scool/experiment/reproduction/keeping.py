@@ -75,7 +75,7 @@ def tidy(path: Path) -> None:
     Doing it again changes nothing."""
     folder = RunFolder(path)
     for file in path.glob("checkpoint-*.safetensors"):
-        file.unlink()
+        file.unlink(missing_ok=True)  # another process may do the same
     rows = folder.rows()
     if len(rows) <= LONG:
         return

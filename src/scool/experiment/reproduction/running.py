@@ -78,8 +78,9 @@ def state_of(job: Job) -> State:
     Raises:
         RunError: its folder holds something else.
     """
-    if not (job.folder / "run.json").is_file():
-        if is_taken(job.folder):
+    file = job.folder / "run.json"
+    if not file.is_file():
+        if is_taken(job.folder) and not file.is_file():  # nobody has begun it meanwhile
             raise RunError(f"{job.folder} is in the way: it is not a run of this command")
         return "new"
     header = RunFolder.open(job.folder).header
@@ -111,10 +112,7 @@ def run_jobs(
     left = TimeLeft()
     for job in jobs:
         if state_of(job) == "over":
-            with claim(job.folder) as is_ours:
-                if is_ours:  # a kill may have come between the end of the run and this
-                    tidy(job.folder)
-                    forget(job.folder)
+            tidy(job.folder)  # a kill may have come between the end of the run and this
             rows = RunFolder.open(job.folder).rows("timing.jsonl")
             left.add(job, sum(row["seconds"] for row in rows))
         else:
@@ -128,9 +126,11 @@ def run_jobs(
                 continue
             state = state_of(job)
             if state == "over":  # another process was faster
+                forget(job.folder)
                 continue
             words = "goes on" if state == "started" else "starts"
-            say(f"{name} {words}: {job.name}", left.of(todo[number:]))
+            rest = [job, *(j for j in todo[number + 1 :] if state_of(j) != "over")]
+            say(f"{name} {words}: {job.name}", left.of(rest))
             began = time.monotonic()
             try:
                 _run(job, state == "started", shelf, watch)
