@@ -10,8 +10,7 @@ import json
 import sys
 from typing import Any
 
-import torch
-
+from scool.algorithms.between_rounds import BetweenRounds
 from scool.data.catalogue import DataConfig, load
 from scool.engines.local import LocalEngine
 from scool.evaluation.accuracy import evaluate
@@ -49,17 +48,13 @@ def main(name: str) -> None:
     algorithm = with_options(start.algorithm, options, name)
     module, theta0 = prepare_model(start.settings.model, federation, 0)
     engine = LocalEngine(federation, module, seed=0, device="cuda")
+    algorithm = BetweenRounds.around(algorithm, beta, model_average=0.0)
     state = algorithm.init(engine, theta0)
     averages: dict[float, Tree] = {
         memory: {n: t.clone() for n, t in state.theta.items()} for memory in MEMORIES
     }
-    velocity = {n: torch.zeros_like(t) for n, t in state.theta.items()}
     for t in range(ROUNDS):
-        before = {n: x.clone() for n, x in state.theta.items()}
         state, info = algorithm.step(engine, state, t)
-        if beta:
-            velocity = {n: beta * u + before[n] - state.theta[n] for n, u in velocity.items()}
-            state = state._replace(theta={n: x - velocity[n] for n, x in before.items()})
         for memory, average in averages.items():
             for n, x in state.theta.items():
                 average[n].lerp_(x, 1 - min(memory, t / (t + 1)))

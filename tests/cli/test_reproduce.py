@@ -16,6 +16,7 @@ from scool.cli.console import Console
 from scool.cli.main import dispatch
 from scool.errors import ConfigError, DataError, RunError
 from scool.experiment.reproduction import running
+from scool.experiment.reproduction.claims import claim
 from scool.experiment.run import Interrupted
 from tiny_images import write_cifar10, write_cifar100, write_mini_imagenet
 
@@ -66,6 +67,17 @@ def test_table_then_again_then_from_the_records(
     assert not Path("r").exists() and not Path("runs").exists()  # prints only
     reproduce(capsys, "table1", *results, "--out", "tables")
     assert Path("tables/table1-cifar10-noniid.md").is_file()
+
+
+def test_where_others_are_at_all_runs_it_says_so(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["table1", "--methods", "local", "--rounds", "1", "--out", "r"]
+    with claim(place / "r/cifar10-noniid/local/seed-0"):
+        assert dispatch(["reproduce", *words, *TINY]) == 0
+    said = capsys.readouterr()
+    assert said.out == "" and "no run is finished yet: other processes are at them" in said.err
+    assert [row["row"] for row in reproduce(capsys, *words)["rows"]] == ["local"]
 
 
 def test_records_of_this_repository_are_tables_again(capsys: pytest.CaptureFixture[str]) -> None:

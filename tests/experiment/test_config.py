@@ -38,9 +38,7 @@ RECORDS = sorted((Path(__file__).resolve().parents[2] / "benchmarks").rglob("run
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: "/".join(path.parts[-4:-1]))
 def test_every_record_of_this_repository_can_be_run_again(path: Path) -> None:
     """But for those of an option that lost and is gone."""
-    values = json.loads(path.read_text()).get("config")
-    if values is None:
-        return
+    values = json.loads(path.read_text())["config"]
     if values["algorithm"].get("anneal"):
         with pytest.raises(ConfigError, match="unknown option 'anneal'"):
             RunConfig.from_dict(values)

@@ -169,37 +169,30 @@ def _conv_weight_gradient(
     db = tl.zeros((BO,), dtype=tl.float32)
     x_ptr += client * B * (H * W * CI)
     g_ptr += client * (P * NO)
-    if ROWS:  # a block lies in one image, and looks the same in all: addresses are a sum
-        j = tl.arange(0, BP)
-        x_off = ((j // OW * W + j % OW) * CI)[None, :] + entry[:, None]
-        g_off = j[:, None] * NO + o[None, :]
-        x_here = (j[None, :] < ROWS * OW) & (k[:, None] < KH * RUN)
-        g_here = (j[:, None] < ROWS * OW) & (o[None, :] < NO)
-        for step in range(0, SHARE, ROWS):
-            row = share * SHARE + step
-            x_at = x_ptr + (row // OH * H + row % OH) * (W * CI)
-            inputs = tl.load(x_at + x_off, mask=x_here, other=0.0)
-            g = tl.load(g_ptr + row * (OW * NO) + g_off, mask=g_here, other=0.0)
-            acc = tl.dot(inputs, g, acc, input_precision="tf32")
-            db += tl.sum(g.to(tl.float32), axis=0)
-    else:
-        for p0 in range(0, SHARE, BP):
-            p = share * SHARE + p0 + tl.arange(0, BP)
+    j = tl.arange(0, BP)
+    for step in range(0, SHARE, ROWS or BP):
+        first = share * SHARE + step
+        if ROWS:  # a block lies in one image, and looks the same in all: addresses are a sum
+            x_at = x_ptr + (first // OH * H + first % OH) * (W * CI)
+            g_at = g_ptr + first * (OW * NO)
+            at, inside = (j // OW * W + j % OW) * CI, j < ROWS * OW
+        else:
+            p = first + j
+            x_at, g_at = x_ptr, g_ptr + first * NO
+            at = ((p // (OH * OW) * H + p // OW % OH) * W + p % OW) * CI
             inside = (p < P) & (p < (share + 1) * SHARE)
-            b, y, x = p // (OH * OW), p // OW % OH, p % OW
-            at = ((b * H + y) * W + x) * CI
-            inputs = tl.load(
-                x_ptr + (at[None, :] + entry[:, None]),
-                mask=inside[None, :] & (k[:, None] < KH * RUN),
-                other=0.0,
-            )
-            g = tl.load(
-                g_ptr + (p[:, None] * NO + o[None, :]),
-                mask=inside[:, None] & (o[None, :] < NO),
-                other=0.0,
-            )
-            acc = tl.dot(inputs, g, acc, input_precision="tf32")
-            db += tl.sum(g.to(tl.float32), axis=0)
+        inputs = tl.load(
+            x_at + (at[None, :] + entry[:, None]),
+            mask=inside[None, :] & (k[:, None] < KH * RUN),
+            other=0.0,
+        )
+        g = tl.load(
+            g_at + (j[:, None] * NO + o[None, :]),
+            mask=inside[:, None] & (o[None, :] < NO),
+            other=0.0,
+        )
+        acc = tl.dot(inputs, g, acc, input_precision="tf32")
+        db += tl.sum(g.to(tl.float32), axis=0)
     to = dw_ptr + ((share * clients + client) * KH * RUN + k[:, None]) * NO + o[None, :]
     here = (k[:, None] < KH * RUN) & (o[None, :] < NO)
     to_bias = db_ptr + (share * clients + client) * NO + o

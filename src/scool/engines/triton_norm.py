@@ -127,7 +127,6 @@ def _norm_gradient(
     average = _by_group(gamma * tl.load(sum_ptr + sample * CH + ch), G, CH) / count
     slope = _by_group(gamma * tl.load(product_ptr + sample * CH + ch), G, CH) / count
     y, x = p // W, p % W
-    dz = tl.zeros((BLOCK, CH), dtype=tl.float32)
     g_ptr += sample * (PH * PW * CH)
     which_ptr += sample * (PH * PW * CH)
     if S == 2:  # one window has this input, as the entry of its parities
@@ -138,6 +137,7 @@ def _norm_gradient(
         g = tl.load(g_ptr + at, mask=exists, other=0.0).to(tl.float32)
         dz = tl.where(which == entry[:, None], g, 0.0)
     else:
+        dz = tl.zeros((BLOCK, CH), dtype=tl.float32)
         for j in tl.static_range(4):  # the window in which this input is entry j
             wy, wx = y - j // 2, x - j % 2
             exists = (wy >= 0) & (wx >= 0) & (wy < PH) & (wx < PW) & (p < H * W)

@@ -123,7 +123,7 @@ def recipe(method: str, data: DataConfig) -> Recipe:
     released = method.endswith("-released")
     # In the sbm partition a group is a fifth of the clients. Keeping half of it for good cost five
     # to six points on CIFAR-10, one seed, because models drift apart (benchmarks/2026-11-15-drift).
-    options: dict[str, Any] = {"fraction": 0.2 if is_sbm and not is_drawn else 0.1}
+    options: dict[str, Any] = {"fraction": 0.2 if is_sbm else 0.1}
     if released and is_sbm:  # the temperatures of the authors' scripts
         options["temperature"] = 1.0 if method == "scool-sbm-released" else 9.0
     elif not released and not is_sbm:
@@ -132,9 +132,10 @@ def recipe(method: str, data: DataConfig) -> Recipe:
     between: dict[str, Any] = {}
     if is_drawn:  # benchmarks/2026-11-15-beyond
         between = {"slow_momentum": 0.5 if is_sbm else 0.7, "model_average": 0.9}
-    if is_drawn and not is_sbm:
-        # Class sets overlap: no blocks, but losses that tell the share of samples understood.
-        options |= {"num_blocks": 1, "b_in": 0.2, "draw": CrossDraw(cross_noise=0.1)}
+        options["fraction"] = 0.1
+        if not is_sbm:
+            # Class sets overlap: no blocks, but losses that tell the share of samples understood.
+            options |= {"num_blocks": 1, "b_in": 0.2, "draw": CrossDraw(cross_noise=0.1)}
     networks = {"mini-imagenet": "cnn4", "mnist": "mlp", "fashion-mnist": "mlp"}
     network = ModelConfig(networks.get(dataset, "cnn2"), relu_logits=released)
     return Recipe(_adjust(algorithm, **options), network, rounds=100, eval_every=10, **between)

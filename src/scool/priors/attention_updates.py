@@ -74,8 +74,9 @@ def blocks_of(evidence: Evidence) -> Iterator[tuple[slice, Evidence]]:
         return
     size = sum(prod(t.shape[1:]) for t in updates.theta.values())
     held = len(next(iter(updates.theta.values())))
-    for start in range(0, held, max(1, BLOCK // size)):
-        rows = slice(start, start + max(1, BLOCK // size))
+    step = max(1, BLOCK // size)
+    for start in range(0, held, step):
+        rows = slice(start, start + step)
         yield rows, evidence._replace(updates=updates.rows(rows))
 
 

@@ -170,14 +170,14 @@ class Job(NamedTuple):
 def jobs_of(study: Study, rows: Sequence[Row], out: Path) -> list[Job]:
     """Every run once, seed by seed, so that the runs of a seed share its clients; runs without
     augmentation last, because their data are others."""
-    names = folder_names(study)
+    names, pictured = folder_names(study), {row.name for row in GRAPHS}
     found: dict[Path, Job] = {}
     for seed in range(study.seed, study.seed + study.seeds):
         of_seed: list[Job] = []
         for row in rows:
             name = names.get(_key(study, row), row.name)
             folder = out / study.name / name / f"seed-{seed}"
-            has_pictures = seed == study.seed and name in {row.name for row in GRAPHS}
+            has_pictures = seed == study.seed and name in pictured
             of_seed.append(Job(row, study.config(row, seed), folder, has_pictures))
         for job in sorted(of_seed, key=lambda job: not job.config.settings.data.augment):
             found.setdefault(job.folder, job)
