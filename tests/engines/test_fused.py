@@ -218,6 +218,7 @@ def compare_kernels() -> None:
     compare_shared()
     compare_updates()
     compare_linear()
+    compare_loss()
     compare_images()
 
 
@@ -237,7 +238,7 @@ def compare_updates() -> None:
     ):
         triton_layers.SHARE = share
         batch, shares = 3, max(1, round(3 * oh * ow / share))
-        assert triton_layers._rows_at_once(batch, oh, ow, shares) == rows
+        assert triton_layers._rows_at_once(batch, oh, ow, shares, 32) == rows
         x, g = torch.randn(2, batch, oh + 2, ow + 2, 3), torch.randn(2, batch, oh, ow, 5)
         weight, bias = torch.randn(2, 3, 3, 3, 5), torch.randn(2, 5)
         w, b = weight.clone(), bias.clone()
@@ -282,6 +283,28 @@ def compare_linear() -> None:
         again, bias = weight.clone(), bias.clone()
         assert linear_backward(x, g, again, bias, 0.1, 0.9, needs_dx=False) is None
         torch.testing.assert_close(again, w)
+
+
+def compare_loss() -> None:
+    """Batches and classes that fill no block; padding; a client without samples; huge outputs."""
+    from scool.engines.triton_loss import mean_cross_entropy
+
+    torch.manual_seed(0)
+    for batch, classes in ((10, 10), (3, 5), (1, 2), (16, 100)):
+        outputs = (30 * torch.randn(4, batch, classes)).requires_grad_()
+        y = torch.randint(classes, (4, batch))
+        weight = (torch.rand(4, batch) < 0.7).float()
+        weight[0], weight[1] = 1.0, 0.0
+        values = cross_entropy(outputs.flatten(0, 1), y.flatten()).view_as(weight)
+        means = (values * weight).sum(1) / weight.sum(1).clamp(min=1)
+        (gradient,) = torch.autograd.grad(means.sum(), outputs)
+        found = mean_cross_entropy(outputs.detach(), y, weight)
+        torch.testing.assert_close(found, (means.detach(), gradient))
+        assert found[0][1] == 0 and not found[1][1].any()
+        outputs = outputs.detach().clone()
+        outputs[2, 0, 0], weight[2] = torch.nan, 1.0
+        means, _ = mean_cross_entropy(outputs, y, weight)
+        assert means.isfinite().tolist() == [True, True, False, True]  # only its own client
 
 
 def compare_images() -> None:

@@ -88,6 +88,7 @@ class Formulation:
         self._captured: dict[Any, CapturedSteps] = {}  # by rule and shapes, the latest last
         self._tried: set[bool] = set()  # modes of the module, training or not
         stacked = stack_module(module)
+        self.may_draw = stacked is None  # random numbers; known layers do not
         fused = FusedStack.of(module) if stacked is not None else None
         self._fused = fused if fused is not None and self._may_fuse(module, fused) else None
         stacked = stacked if self.is_cuda else None

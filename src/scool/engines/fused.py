@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from scool.engines.device import HAS_TRITON
 from scool.engines.steps import Batch
 from scool.learning.local_sgd import Rule
-from scool.learning.losses import Loss
+from scool.learning.losses import Loss, cross_entropy
 from scool.types import Tree
 
 
@@ -46,6 +46,12 @@ def _suits_kernel(x: Tensor, weight: Tensor) -> bool:
     """Whether the kernel takes inputs (C, B, I): its block holds the whole batch."""
     is_float32 = weight.is_cuda and weight.dtype == torch.float32 and x.is_contiguous()
     return HAS_TRITON and is_float32 and x.shape[1] <= 64
+
+
+def _suits_loss_kernel(outputs: Tensor) -> bool:
+    """Whether a program holds the outputs (b, classes) of a client."""
+    is_float32 = outputs.is_cuda and outputs.dtype == torch.float32
+    return HAS_TRITON and is_float32 and outputs[0].numel() <= 2**13
 
 
 class _Linear(torch.autograd.Function):
@@ -360,10 +366,21 @@ class FusedStepper:
         with torch.enable_grad():
             x = batch.x.bfloat16() if self.is_bf16 and self.stack.is_image else batch.x
             outputs = self.stack.forward(buffers, x, rate)
-            values = self.loss(outputs.flatten(0, 1), batch.y.flatten(0, 1)).view_as(batch.weight)
-            means = (values * batch.weight).sum(1) / batch.weight.sum(1).clamp(min=1)
-            torch.autograd.grad(means.sum(), [touched], allow_unused=True)
+            means, gradient = self._means(outputs, batch)
+            torch.autograd.grad(outputs, [touched], gradient, allow_unused=True)
         for name in pulled:
             if only is None or name in only:
                 buffers[name].add_(buffers[f"anchor/{name}"], alpha=lr * strength)
-        return means.detach()
+        return means
+
+    def _means(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The mean loss of each client (c,), and the gradient of their sum by the outputs."""
+        outputs = outputs.detach()
+        if self.loss is cross_entropy and _suits_loss_kernel(outputs):
+            from scool.engines.triton_loss import mean_cross_entropy
+
+            return mean_cross_entropy(outputs.contiguous(), batch.y.contiguous(), batch.weight)
+        outputs.requires_grad_()
+        values = self.loss(outputs.flatten(0, 1), batch.y.flatten(0, 1)).view_as(batch.weight)
+        means = (values * batch.weight).sum(1) / batch.weight.sum(1).clamp(min=1)
+        return means.detach(), torch.autograd.grad(means.sum(), outputs)[0]

@@ -216,8 +216,9 @@ class LocalEngine(CommonVerbs):
         shape = plan.position.shape[1:]
         draws = self._train.augmentation(derive(self.seed, "augment", round), names, shape)
         phase = Phase(hosts, plan.position, plan.weight.to(self.dtype), plan.active, draws)
-        streams = [derive(self.seed, "dropout", round, host) for host in names.tolist()]
-        phase = phase._replace(stream=torch.tensor(streams, device=self.device))
+        if self._formulation.may_draw:
+            streams = [derive(self.seed, "dropout", round, host) for host in names.tolist()]
+            phase = phase._replace(stream=torch.tensor(streams, device=self.device))
         trained, losses = self._formulation.train(self._train, theta, phase, rule, anchor)
         taken = phase.active > 0
         count = taken.sum(dim=1)

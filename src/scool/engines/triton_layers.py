@@ -227,14 +227,21 @@ def _pool_backward(
 # Tiles, measured on an H200 (benchmarks/2026-11-15-engine) with kernels that took more instructions
 # for their addresses: for filters whose rows are short (the first layer: three or five pixels of
 # three colours), and for all others.
-FORWARD = ({"BP": 64, "BK": 16}, {"BP": 128, "BK": 16})
+FORWARD = (
+    {"BP": 64, "BK": 16, "warps": 2, "stages": 3},
+    {"BP": 128, "BK": 16, "warps": 2, "stages": 3},
+)
 POOLED = (
     {"BP": 32, "BK": 16, "warps": 2, "stages": 2},
     {"BP": 32, "BK": 32, "warps": 4, "stages": 3},
 )
-UPDATE = ({"BK": 16, "warps": 1}, {"BK": 32, "warps": 2}, {"BK": 64, "warps": 2})
+INPUT = {"BQ": 64, "warps": 4, "stages": 3}
+UPDATE = (
+    {"BP": 32, "BK": 16, "warps": 1, "stages": 3},
+    {"BP": 32, "BK": 32, "warps": 2, "stages": 3},  # up to 32 outputs
+    {"BP": 32, "BK": 64, "warps": 2, "stages": 3},  # more
+)
 SHARE = 2000  # positions that one program of the weight gradient sums up, about
-POSITIONS = 32  # of which it reads so many at once
 
 
 def _is_wide(run: int) -> int:
@@ -264,7 +271,8 @@ def conv_forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         _conv_forward, (triton.cdiv(positions, tile["BP"]), clients),
         x, weight, bias, out, _step(x), positions,
         H=height, W=width, OH=oh, OW=ow, CI=channels, NO=outputs, KH=kh, RUN=run,
-        BP=tile["BP"], BK=tile["BK"], BO=_power(outputs), num_warps=2, num_stages=3,
+        BP=tile["BP"], BK=tile["BK"], BO=_power(outputs),
+        num_warps=tile["warps"], num_stages=tile["stages"],
     )  # fmt: skip
     return out
 
@@ -300,21 +308,22 @@ def conv_input_gradient(g: Tensor, weight: Tensor, height: int, width: int) -> T
     _, kh, kw, channels, _ = weight.shape
     dx = torch.empty(clients, batch, height, width, channels, device=g.device, dtype=g.dtype)
     _check_offsets(g, dx)
-    inputs, block = batch * height * width, 64
+    inputs = batch * height * width
     launch(
-        _conv_input_gradient, (triton.cdiv(inputs, block), clients),
+        _conv_input_gradient, (triton.cdiv(inputs, INPUT["BQ"]), clients),
         g, weight, dx, batch, inputs,
         H=height, W=width, OH=oh, OW=ow, CI=channels, NO=outputs, KH=kh, KW=kw,
-        BQ=block, BC=_power(channels), BO=_power(outputs), num_warps=4, num_stages=3,
+        BQ=INPUT["BQ"], BC=_power(channels), BO=_power(outputs),
+        num_warps=INPUT["warps"], num_stages=INPUT["stages"],
     )  # fmt: skip
     return dx
 
 
-def _rows_at_once(batch: int, oh: int, ow: int, shares: int) -> int:
+def _rows_at_once(batch: int, oh: int, ow: int, shares: int, block: int) -> int:
     """How many rows of outputs nearly fill a block of positions and divide a share; 0: none do."""
-    fitting = [r for r in range(1, oh + 1) if r * ow <= POSITIONS and oh % r == 0]
+    fitting = [r for r in range(1, oh + 1) if r * ow <= block and oh % r == 0]
     rows = fitting[-1] if fitting else 0
-    is_full = rows * ow >= 0.8 * POSITIONS
+    is_full = rows * ow >= 0.8 * block
     return rows if is_full and batch * oh % (shares * rows) == 0 else 0
 
 
@@ -330,7 +339,7 @@ def conv_update(
     positions, run = batch * oh * ow, kw * channels
     tile = UPDATE[_is_wide(run) * (1 if outputs <= 32 else 2)]
     shares = max(1, round(positions / SHARE))
-    rows = _rows_at_once(batch, oh, ow, shares)
+    rows = _rows_at_once(batch, oh, ow, shares, tile["BP"])
     parts = batch * oh if rows else positions
     keep, dw, db = 1 - lr * decay, weight, bias
     if shares > 1:
@@ -340,12 +349,13 @@ def conv_update(
         _conv_weight_gradient, (triton.cdiv(kh * run, tile["BK"]), clients, shares),
         x, g, dw, db, batch, clients, lr, keep, UPDATE=shares == 1,
         H=height, W=width, OH=oh, OW=ow, P=positions, CI=channels, NO=outputs, KH=kh, RUN=run,
-        SHARE=triton.cdiv(parts, shares), ROWS=rows, BP=POSITIONS, BK=tile["BK"],
-        BO=_power(outputs), num_warps=tile["warps"], num_stages=3,
+        SHARE=triton.cdiv(parts, shares), ROWS=rows, BP=tile["BP"], BK=tile["BK"],
+        BO=_power(outputs), num_warps=tile["warps"], num_stages=tile["stages"],
     )  # fmt: skip
     if shares > 1:
-        weight.mul_(keep).sub_(dw.sum(0), alpha=lr)
-        bias.mul_(keep).sub_(db.sum(0), alpha=lr)
+        for values, gradient in ((weight, dw), (bias, db)):
+            kept = values.mul_(keep) if decay else values
+            kept.sub_(gradient.sum(0), alpha=lr)
 
 
 def pool_backward(g: Tensor, which: Tensor, height: int, width: int) -> Tensor:
