@@ -228,7 +228,9 @@ def compare_updates() -> None:
     from scool.engines import triton_layers
 
     torch.manual_seed(0)
-    usual = triton_layers.SHARE
+    tile = triton_layers.UPDATE[0]
+    usual = dict(tile)
+    tile["BP"] = 32
     for oh, ow, rows, share in (
         (4, 28, 1, 2000),
         (6, 14, 2, 84),
@@ -236,7 +238,7 @@ def compare_updates() -> None:
         (4, 40, 0, 100),
         (3, 14, 0, 2000),
     ):
-        triton_layers.SHARE = share
+        tile["share"] = share
         batch, shares = 3, max(1, round(3 * oh * ow / share))
         assert triton_layers._rows_at_once(batch, oh, ow, shares, 32) == rows
         x, g = torch.randn(2, batch, oh + 2, ow + 2, 3), torch.randn(2, batch, oh, ow, 5)
@@ -249,7 +251,7 @@ def compare_updates() -> None:
             torch.testing.assert_close(w[i], 0.9 * weight[i] - 0.1 * dw, atol=1e-3, rtol=1e-4)
             db = g[i].sum((0, 1, 2))
             torch.testing.assert_close(b[i], 0.9 * bias[i] - 0.1 * db, atol=1e-3, rtol=1e-4)
-    triton_layers.SHARE = usual
+    tile.update(usual)
 
 
 def compare_shared() -> None:

@@ -235,13 +235,15 @@ POOLED = (
     {"BP": 32, "BK": 16, "warps": 2, "stages": 2},
     {"BP": 32, "BK": 32, "warps": 4, "stages": 3},
 )
-INPUT = {"BQ": 64, "warps": 4, "stages": 3}
-UPDATE = (
-    {"BP": 32, "BK": 16, "warps": 1, "stages": 3},
-    {"BP": 32, "BK": 32, "warps": 2, "stages": 3},  # up to 32 outputs
-    {"BP": 32, "BK": 64, "warps": 2, "stages": 3},  # more
+INPUT = (
+    {"BQ": 64, "warps": 4, "stages": 3},  # up to 32 outputs
+    {"BQ": 64, "warps": 4, "stages": 3},  # more
 )
-SHARE = 2000  # positions that one program of the weight gradient sums up, about
+UPDATE = (  # a program sums up about so many positions ("share"), BP of them at once
+    {"share": 2000, "BP": 32, "BK": 16, "warps": 1, "stages": 3},
+    {"share": 2000, "BP": 32, "BK": 32, "warps": 2, "stages": 3},  # up to 32 outputs
+    {"share": 2000, "BP": 32, "BK": 64, "warps": 2, "stages": 3},  # more
+)
 
 
 def _is_wide(run: int) -> int:
@@ -308,13 +310,13 @@ def conv_input_gradient(g: Tensor, weight: Tensor, height: int, width: int) -> T
     _, kh, kw, channels, _ = weight.shape
     dx = torch.empty(clients, batch, height, width, channels, device=g.device, dtype=g.dtype)
     _check_offsets(g, dx)
-    inputs = batch * height * width
+    inputs, tile = batch * height * width, INPUT[outputs > 32]
     launch(
-        _conv_input_gradient, (triton.cdiv(inputs, INPUT["BQ"]), clients),
+        _conv_input_gradient, (triton.cdiv(inputs, tile["BQ"]), clients),
         g, weight, dx, batch, inputs,
         H=height, W=width, OH=oh, OW=ow, CI=channels, NO=outputs, KH=kh, KW=kw,
-        BQ=INPUT["BQ"], BC=_power(channels), BO=_power(outputs),
-        num_warps=INPUT["warps"], num_stages=INPUT["stages"],
+        BQ=tile["BQ"], BC=_power(channels), BO=_power(outputs),
+        num_warps=tile["warps"], num_stages=tile["stages"],
     )  # fmt: skip
     return dx
 
@@ -338,7 +340,7 @@ def conv_update(
     oh, ow = height - kh + 1, width - kw + 1
     positions, run = batch * oh * ow, kw * channels
     tile = UPDATE[_is_wide(run) * (1 if outputs <= 32 else 2)]
-    shares = max(1, round(positions / SHARE))
+    shares = max(1, round(positions / tile["share"]))
     rows = _rows_at_once(batch, oh, ow, shares, tile["BP"])
     parts = batch * oh if rows else positions
     keep, dw, db = 1 - lr * decay, weight, bias
