@@ -178,6 +178,20 @@ def test_families_show_what_was_compared(tmp_path: Path) -> None:
     assert lines == ["| Local SGD", "| local, weight decay 5e-4"]  # no rows without a change
 
 
+def test_rows_of_the_table_are_compared_with_scool_seed_by_seed(tmp_path: Path) -> None:
+    for seed, ours, theirs in ((0, 90.0, 80.0), (1, 92.0, 81.9), (2, 70.0, 60.1)):
+        record(tmp_path, ROWS["scool-sbm"], seed, ours)
+        record(tmp_path, ROWS["local"], seed, theirs)
+    record(tmp_path, ROWS["fedavg"], 0, 99.0)
+    found, _ = summaries(tmp_path, TABLE1)
+    text = as_markdown("table1", STUDY, list(found.values()), [])
+    assert "| difference | − scool-sbm | L1 |" in text
+    changes = {name: (row["change"], row["change_verdict"]) for name, row in found.items()}
+    assert changes["local"] == (pytest.approx(-10.0), "")  # though the seeds differ by twenty
+    assert changes["fedavg"] == (pytest.approx(9.0), "one seed")
+    assert changes["scool-sbm"] == (None, "")
+
+
 def test_the_newest_run_of_a_seed_counts_and_unfinished_ones_do_not(tmp_path: Path) -> None:
     old = record(tmp_path, ROWS["local"], 0, 10.0, started="2029")
     record(tmp_path, ROWS["local"], 0, 90.0, started="2031")
@@ -205,7 +219,10 @@ def test_unmasked_accuracy_has_a_column_where_it_was_measured(tmp_path: Path) ->
     assert "| Local SGD | 90.00 | 2.00 | – | 1 | 7.00 | 87.50 |" in text
     assert "| Ditto | 80.00 | 2.00 | – | 1 | – | 87.32 |" in text
     record(tmp_path, ROWS["local"], 1, 90.0)
-    assert summaries(tmp_path, TABLE1)[0]["local"]["unmasked"] is None  # not known of all seeds
+    found, _ = summaries(tmp_path, TABLE1)
+    assert found["local"]["unmasked"] == 7 and found["local"]["unmasked_seeds"] == 1
+    text = as_markdown("table1", STUDY, list(found.values()), [])
+    assert "| Local SGD | 90.00 | 2.50 | 0.00 | 2 | 7.00 (1 of them) | 87.50 |" in text
 
 
 def test_data_options_and_methods_decide_where_a_run_belongs(tmp_path: Path) -> None:

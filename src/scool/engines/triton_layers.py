@@ -224,25 +224,24 @@ def _pool_backward(
         tl.store(to + (j // 2 * W + j % 2) * CH, tl.where(which == j, g, 0.0), mask=i < left)
 
 
-# Tiles, measured on an H200 (benchmarks/2026-11-15-engine) with kernels that took more instructions
-# for their addresses: for filters whose rows are short (the first layer: three or five pixels of
-# three colours), and for all others.
+# Tiles, measured on an H200 (benchmarks/2026-11-15-kernels): for filters whose rows are short (the
+# first layer: three or five pixels of three colours), and for all others.
 FORWARD = (
     {"BP": 64, "BK": 16, "warps": 2, "stages": 3},
     {"BP": 128, "BK": 16, "warps": 2, "stages": 3},
 )
 POOLED = (
     {"BP": 32, "BK": 16, "warps": 2, "stages": 2},
-    {"BP": 32, "BK": 32, "warps": 4, "stages": 3},
+    {"BP": 16, "BK": 32, "warps": 2, "stages": 3},
 )
 INPUT = (
-    {"BQ": 64, "warps": 4, "stages": 3},  # up to 32 outputs
+    {"BQ": 128, "warps": 8, "stages": 3},  # up to 32 outputs
     {"BQ": 64, "warps": 4, "stages": 3},  # more
 )
 UPDATE = (  # a program sums up about so many positions ("share"), BP of them at once
-    {"share": 2000, "BP": 32, "BK": 16, "warps": 1, "stages": 3},
-    {"share": 2000, "BP": 32, "BK": 32, "warps": 2, "stages": 3},  # up to 32 outputs
-    {"share": 2000, "BP": 32, "BK": 64, "warps": 2, "stages": 3},  # more
+    {"share": 2000, "BP": 32, "BK": 32, "warps": 1, "stages": 3},
+    {"share": 2000, "BP": 32, "BK": 64, "warps": 1, "stages": 2},  # up to 32 outputs
+    {"share": 2000, "BP": 32, "BK": 128, "warps": 2, "stages": 3},  # more
 )
 
 

@@ -61,12 +61,6 @@ def mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _mean_of_all(values: Sequence[float | None]) -> float | None:
-    """None where some are not known: beside a mean over all seeds it would mislead."""
-    known = [value for value in values if value is not None]
-    return mean(known) if len(known) == len(values) else None
-
-
 def sample_std(values: Sequence[float]) -> float | None:
     """Standard deviation of a sample; None for fewer than two.
 
@@ -175,6 +169,7 @@ def summarise_row(measured: Measured, study: Study, all_rows: Sequence[Measured]
     values = list(seeds.values())
     numbers = figures(runs) if runs else {}
     best = [max(e["accuracy_mean"] for e in r.evaluated) for r in runs]
+    unmasked = [e for r in runs if (e := r.evaluated[-1].get(UNMASKED)) is not None]
     theirs = None if row.family else paper.reported(row.name, study.dataset, study.setting)
     said = theirs.mean if theirs else None
     ours = mean(values)
@@ -192,7 +187,8 @@ def summarise_row(measured: Measured, study: Study, all_rows: Sequence[Measured]
         "accuracy": ours,
         "std_clients": numbers.get("std"),
         "std_seeds": sample_std(values),
-        "unmasked": _mean_of_all([r.evaluated[-1].get(UNMASKED) for r in runs]),
+        "unmasked": mean(unmasked),
+        "unmasked_seeds": len(unmasked),
         "best_round": mean(best),
         "diverged": measured.stopped,
         "paper": "diverges" if theirs and said is None else said,

@@ -52,11 +52,11 @@ def _compared(family: Sequence[Summary]) -> list[Summary]:
 EXPLANATION = (
     "Test accuracy in percent after the last round, mean over clients and seeds. `± clients` is "
     "the standard deviation over clients, mean over seeds, as in the paper's table; `± seeds` is "
-    "that of the seeds' means. `unmasked`, where it was measured, is the accuracy where a model "
-    "may answer with classes that the client does not have. A difference is within seed noise "
-    "where it is smaller than half the width of its 95 % interval (Student's t; the paper's five "
-    "seeds, of which no spread is known, are taken to vary as ours; changes of ablations are "
-    "compared seed by seed). With one seed the noise is not known."
+    "that of the seeds' means. `unmasked` is the accuracy where a model may answer with classes "
+    "that the client does not have, of the seeds where it was measured; a column `− row` is the "
+    "difference to that row, seed by seed. A difference is within seed noise where it is smaller "
+    "than half the width of its 95 % interval (Student's t; the paper's five seeds, of which no "
+    "spread is known, are taken to vary as ours). With one seed the noise is not known."
 )
 
 
@@ -70,24 +70,27 @@ def markdown_table(rows: Sequence[Summary]) -> str:
 def _cells(rows: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
     """The columns that a person reads; those of the paper, or of a comparison, where there are."""
     has_paper = any(row["paper"] is not None for row in rows)
-    has_change = any(row["against"] for row in rows)
+    has_change = any(row["change"] is not None for row in rows)
+    references = sorted({row["against"] for row in rows if row["against"]})
     has_unmasked = any(row["unmasked"] is not None for row in rows)
     head = ["method", "ours", "± clients", "± seeds", "seeds"]
     head += ["unmasked"] if has_unmasked else []
     head += ["paper", "± clients", "difference"] if has_paper else []
-    head += ["against", "change"] if has_change else []
+    if has_change:
+        head += ["against", "change"] if len(references) > 1 else [f"− {references[0]}"]
     head += ["L1", "epochs", "sent", "seconds"]
     lines: list[list[str]] = []
     for row in rows:
         line = [row["title"], _ours(row), number(row["std_clients"]), number(row["std_seeds"])]
         line.append(str(len(row["seeds"])))
-        line += [number(row["unmasked"])] if has_unmasked else []
+        line += [_unmasked(row)] if has_unmasked else []
         if has_paper:
             said = row["paper"] if isinstance(row["paper"], str) else number(row["paper"])
             line += [said, number(row["paper_std_clients"])]
             line.append(_judged(row["difference"], row["verdict"]))
         if has_change:
-            line += [row["against"] or "–", _judged(row["change"], row["change_verdict"])]
+            line += [row["against"] or "–"] if len(references) > 1 else []
+            line.append(_judged(row["change"], row["change_verdict"]))
         sent = row["bytes_sent"]
         line += [number(row["graph_l1"], 3), number(row["epochs"], 0)]
         line += ["–" if sent is None else human_bytes(sent), number(row["seconds"], 0)]
@@ -101,6 +104,12 @@ def _ours(row: Summary) -> str:
     if row["rounds"] != row["protocol_rounds"]:
         words.append(f"({row['rounds']:,} of {row['protocol_rounds']:,} rounds)")
     return " ".join(words)
+
+
+def _unmasked(row: Summary) -> str:
+    count = row["unmasked_seeds"]
+    some = f" ({count} of them)" if 0 < count < len(row["seeds"]) else ""
+    return number(row["unmasked"]) + some
 
 
 def _judged(difference: float | None, words: str) -> str:
@@ -172,12 +181,12 @@ def _latex_line(cells: Sequence[str]) -> str:
 def _latex(text: str) -> str:
     r"""Text that LaTeX shows as it is.
 
-    >>> _latex("D-PSGD, 2 %")
-    'D-PSGD, 2 \\%'
+    >>> _latex("D-PSGD, 2 %"), _latex("− local")
+    ('D-PSGD, 2 \\%', '$-$ local')
     """
     for sign in "%_&#":
         text = text.replace(sign, "\\" + sign)
-    return text.replace("±", r"$\pm$").replace("–", "--")
+    return text.replace("±", r"$\pm$").replace("−", "$-$").replace("–", "--")
 
 
 def as_json(target: str, study: Study, rows: Sequence[Summary], notes: Sequence[str]) -> str:

@@ -148,7 +148,7 @@ def _with_references(rows: Sequence[Row]) -> list[Row]:
     for family in dict.fromkeys(row.family for row in rows):
         members = [row for row in rows if row.family == family]
         references = dict.fromkeys(row.against for row in members)
-        found += [replace(by_name[name], family=family) for name in references]
+        found += [replace(by_name[name], family=family, against="") for name in references]
         found += members
     return found
 
