@@ -151,21 +151,18 @@ class _NormPool(torch.autograd.Function):
     ) -> Tensor:
         from scool.engines.triton_norm import norm_pool_forward
 
-        out, which, mean, rstd = norm_pool_forward(h, gamma, beta, groups, eps, stride)
-        ctx.save_for_backward(h, which, mean, rstd)
+        out, saved = norm_pool_forward(h, gamma, beta, groups, eps, stride)
+        ctx.save_for_backward(*saved)
         ctx.gamma, ctx.beta, ctx.groups, ctx.stride = gamma, beta, groups, stride
         ctx.lr, ctx.keep = lr, 1 - lr * decay
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        from scool.engines.triton_norm import norm_pool_backward
+        from scool.engines.triton_norm import Saved, norm_pool_backward
 
-        h, which, mean, rstd = ctx.saved_tensors
-        g = grads[0].contiguous()
-        dh, dgamma, dbeta = norm_pool_backward(
-            g, h, which, mean, rstd, ctx.gamma, ctx.groups, ctx.stride
-        )
+        g, saved = grads[0].contiguous(), Saved(*ctx.saved_tensors)
+        dh, dgamma, dbeta = norm_pool_backward(g, saved, ctx.gamma, ctx.groups, ctx.stride)
         ctx.gamma.mul_(ctx.keep).sub_(dgamma, alpha=ctx.lr)
         ctx.beta.mul_(ctx.keep).sub_(dbeta, alpha=ctx.lr)
         return dh, *[None] * 8

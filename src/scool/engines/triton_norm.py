@@ -2,10 +2,13 @@
 
 One after another in torch they read and write the outputs of a convolution some twenty times; those
 of the first layer of the paper's MiniImageNet network are 860 MB for a hundred clients. Here: once
-for the statistics, once to normalise and pool, and once each for the two halves of the gradient.
+for the statistics, once to normalise and pool, and once for the gradient, whose sums need only the
+largest of each window.
 
 Layouts: activations (C, B, H, W, channels), channels last; gamma and beta (C, channels).
 """
+
+from typing import NamedTuple
 
 import torch
 import triton
@@ -49,59 +52,53 @@ def _statistics(
 
 @triton.jit(do_not_specialize=["B"])
 def _norm_pool(
-    h_ptr, mean_ptr, rstd_ptr, gamma_ptr, beta_ptr, out_ptr, which_ptr, B,
+    h_ptr, mean_ptr, rstd_ptr, gamma_ptr, beta_ptr, out_ptr, which_ptr, normal_ptr, B,
     H: tl.constexpr, W: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     S: tl.constexpr, CH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The largest of gamma * normalised + beta in each 2x2 window, and which of the four it was."""
+    """The largest of gamma * normalised + beta in each 2x2 window, which of the four it was, and
+    its normalised value, without which the backward pass would have to look at all four."""
     sample = tl.program_id(1).to(tl.int64)
     client = sample // B
     p, ch = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, CH)
     here = p[:, None] < PH * PW
     y, x = p // PW * S, p % PW * S
     mean = tl.load(mean_ptr + sample * CH + ch)
-    scale = tl.load(rstd_ptr + sample * CH + ch) * tl.load(gamma_ptr + client * CH + ch)
-    shift = tl.load(beta_ptr + client * CH + ch) - mean * scale
+    rstd = tl.load(rstd_ptr + sample * CH + ch)
+    gamma = tl.load(gamma_ptr + client * CH + ch)
+    beta = tl.load(beta_ptr + client * CH + ch)
     at = h_ptr + sample * (H * W * CH) + ((y * W + x)[:, None] * CH + ch[None, :])
     h = tl.maximum(tl.load(at, mask=here, other=0.0), 0.0).to(tl.float32)
-    best, which = h * scale + shift, tl.zeros((BLOCK, CH), dtype=tl.int32)
+    normal, which = (h - mean) * rstd, tl.zeros((BLOCK, CH), dtype=tl.int32)
     for j in tl.static_range(1, 4):
         h = tl.load(at + (j // 2 * W + j % 2) * CH, mask=here, other=0.0)
-        value = tl.maximum(h, 0.0).to(tl.float32) * scale + shift
-        is_more = value > best
-        best, which = tl.where(is_more, value, best), tl.where(is_more, j, which)
+        value = (tl.maximum(h, 0.0).to(tl.float32) - mean) * rstd
+        is_more = gamma * value > gamma * normal
+        normal, which = tl.where(is_more, value, normal), tl.where(is_more, j, which)
     first, to = sample * (PH * PW * CH), p[:, None] * CH + ch[None, :]
-    tl.store(out_ptr + first + to, best, mask=here)
+    tl.store(out_ptr + first + to, gamma * normal + beta, mask=here)
     tl.store(which_ptr + first + to, which.to(tl.uint8), mask=here)
+    tl.store(normal_ptr + first + to, normal, mask=here)
 
 
 @triton.jit
 def _norm_sums(
-    g_ptr, which_ptr, h_ptr, mean_ptr, rstd_ptr, sum_ptr, product_ptr,
-    H: tl.constexpr, W: tl.constexpr,
-    PH: tl.constexpr, PW: tl.constexpr, S: tl.constexpr, CH: tl.constexpr, BLOCK: tl.constexpr,
+    g_ptr, normal_ptr, sum_ptr, product_ptr,
+    PIXELS: tl.constexpr, CH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Of one sample, per channel: the sum of the gradient and of its product with the normalised
     input. Only the largest of each window has a gradient."""
     sample = tl.program_id(0).to(tl.int64)
     ch = tl.arange(0, CH)
-    mean = tl.load(mean_ptr + sample * CH + ch)
-    rstd = tl.load(rstd_ptr + sample * CH + ch)
     total = tl.zeros((CH,), dtype=tl.float32)
     product = tl.zeros((CH,), dtype=tl.float32)
-    g_ptr += sample * (PH * PW * CH)
-    which_ptr += sample * (PH * PW * CH)
-    h_ptr += sample * (H * W * CH)
-    for start in range(0, PH * PW, BLOCK):
+    g_ptr += sample * (PIXELS * CH)
+    normal_ptr += sample * (PIXELS * CH)
+    for start in range(0, PIXELS, BLOCK):
         p = start + tl.arange(0, BLOCK)
-        here = p[:, None] < PH * PW
         at = p[:, None] * CH + ch[None, :]
-        g = tl.load(g_ptr + at, mask=here, other=0.0).to(tl.float32)
-        which = tl.load(which_ptr + at, mask=here, other=0).to(tl.int32)
-        corner = (p // PW * S * W + p % PW * S) * CH  # of the window
-        largest = corner[:, None] + (which // 2 * W + which % 2) * CH + ch[None, :]
-        h = tl.load(h_ptr + largest, mask=here, other=0.0)
-        normal = (tl.maximum(h, 0.0).to(tl.float32) - mean[None, :]) * rstd[None, :]
+        g = tl.load(g_ptr + at, mask=p[:, None] < PIXELS, other=0.0).to(tl.float32)
+        normal = tl.load(normal_ptr + at, mask=p[:, None] < PIXELS, other=0.0).to(tl.float32)
         total += tl.sum(g, axis=0)
         product += tl.sum(g * normal, axis=0)
     tl.store(sum_ptr + sample * CH + ch, total)
@@ -151,21 +148,31 @@ def _norm_gradient(
     tl.store(dh_ptr + first + at, tl.where(h > 0, dr, 0.0), mask=here)
 
 
+class Saved(NamedTuple):
+    """What the backward pass needs."""
+
+    h: Tensor
+    which: Tensor  # of the four inputs of a window was the largest
+    normal: Tensor  # its normalised value
+    mean: Tensor  # (C, B, channels) of the sample's group, repeated for its channels
+    rstd: Tensor  # 1 / deviation
+
+
 # Positions of a program (all channels of each), measured on an H200.
 STATISTICS, NORM, SUMS, GRADIENT = 256, 32, 128, 32
 
 
 def norm_pool_forward(
     h: Tensor, gamma: Tensor, beta: Tensor, groups: int, eps: float, stride: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """max over 2x2 windows of GroupNorm(ReLU(h)): the outputs, which entry it was, and mean and
-    1 / deviation of each sample's groups, repeated for the channels."""
+) -> tuple[Tensor, Saved]:
+    """max over 2x2 windows of GroupNorm(ReLU(h)), and what the backward pass needs."""
     clients, batch, height, width, channels = h.shape
     ph, pw = (height - 2) // stride + 1, (width - 2) // stride + 1
     mean = torch.empty(clients, batch, channels, device=h.device, dtype=torch.float32)
     rstd = torch.empty_like(mean)
     out = torch.empty(clients, batch, ph, pw, channels, device=h.device, dtype=h.dtype)
     which = torch.empty(out.shape, device=h.device, dtype=torch.uint8)
+    normal = torch.empty_like(out)
     samples = clients * batch
     launch(
         _statistics, (samples,),
@@ -174,23 +181,17 @@ def norm_pool_forward(
     )  # fmt: skip
     launch(
         _norm_pool, (triton.cdiv(ph * pw, NORM), samples),
-        h, mean, rstd, gamma, beta, out, which, batch,
+        h, mean, rstd, gamma, beta, out, which, normal, batch,
         H=height, W=width, PH=ph, PW=pw, S=stride, CH=channels, BLOCK=NORM,
     )  # fmt: skip
-    return out, which, mean, rstd
+    return out, Saved(h, which, normal, mean, rstd)
 
 
 def norm_pool_backward(
-    g: Tensor,
-    h: Tensor,
-    which: Tensor,
-    mean: Tensor,
-    rstd: Tensor,
-    gamma: Tensor,
-    groups: int,
-    stride: int,
+    g: Tensor, saved: Saved, gamma: Tensor, groups: int, stride: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of h, gamma and beta."""
+    h, which, normal, mean, rstd = saved
     clients, batch, height, width, channels = h.shape
     ph, pw = g.shape[2:4]
     total, product = torch.empty_like(mean), torch.empty_like(mean)
@@ -198,8 +199,8 @@ def norm_pool_backward(
     samples = clients * batch
     launch(
         _norm_sums, (samples,),
-        g, which, h, mean, rstd, total, product,
-        H=height, W=width, PH=ph, PW=pw, S=stride, CH=channels, BLOCK=SUMS, num_warps=4,
+        g, normal, total, product,
+        PIXELS=ph * pw, CH=channels, BLOCK=SUMS, num_warps=4,
     )  # fmt: skip
     launch(
         _norm_gradient, (triton.cdiv(height * width, GRADIENT), samples),
