@@ -90,7 +90,7 @@ def updates(layer: Layer) -> Iterator[Job]:
     table = "UPDATE", kernels._is_wide(layer.run) * (1 if layer.outputs <= 32 else 2)
     filters = (CLIENTS, layer.kernel, layer.kernel, layer.channels, layer.outputs)
     for bp, bk, warps, stages, share in itertools.product(
-        (32, 64), (16, 32, 64, 128), (1, 2, 4), (2, 3), layer.shares
+        (32, 64), (16, 32, 64, 128), (1, 2, 4), (1, 2, 3), layer.shares
     ):
         if bk > kernels._power(layer.kernel * layer.run) or not _suits(bk * width, warps, 128):
             continue
@@ -159,10 +159,11 @@ def forwards(layer: Layer) -> Iterator[Job]:
     names = ("PH", "PW") if layer.pooled else ("OH", "OW")
     kernel = kernels._conv_pool_forward if layer.pooled else kernels._conv_forward
     for bp, bk, warps, stages in itertools.product(
-        (16, 32, 64, 128), (16, 32, 64), (1, 2, 4, 8), (2, 3, 4)
+        (16, 32, 64, 128), (16, 32, 64), (1, 2, 4, 8), (1, 2, 3) if layer.run < 17 else (2, 3, 4)
     ):
         most = 64 if layer.pooled else 128
-        if bk > kernels._power(layer.run) or not _suits(bp * width, warps, most):
+        longest = layer.run if layer.pooled else layer.kernel * layer.run
+        if bk > kernels._power(longest) or not _suits(bp * width, warps, most):
             continue
         options = dict.fromkeys(names, out) | {"RUN": layer.run, **layer.sizes, "BO": width}
         options |= {"BP": bp, "BK": bk, "num_warps": warps, "num_stages": stages}

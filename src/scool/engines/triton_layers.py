@@ -29,7 +29,7 @@ def _conv_forward(
     CI: tl.constexpr, NO: tl.constexpr, KH: tl.constexpr, RUN: tl.constexpr,
     BP: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
-    """out[p, o] = bias[o] + sum_{ky, k} x[row(p) + ky, k] w[ky, k, o], k over KW * CI = RUN.
+    """out[p, o] = bias[o] + sum_k x[p + entry(k)] w[k, o], k over the KH * RUN entries of a filter.
 
     STEP images lie between the inputs of two clients: their batch, or 0 where all have the same.
     """
@@ -43,17 +43,17 @@ def _conv_forward(
     x_from = x_ptr + (client * STEP + first // (OH * OW)) * (H * W * CI)
     w_from = w_ptr + client * (KH * RUN * NO)
     acc = tl.zeros((BP, BO), dtype=tl.float32)
-    pieces: tl.constexpr = (RUN + BK - 1) // BK
-    for step in range(KH * pieces):  # one loop, so that its loads are pipelined
-        ky, k = step // pieces, step % pieces * BK + tl.arange(0, BK)
+    for start in range(0, KH * RUN, BK):
+        k = start + tl.arange(0, BK)  # entries of the filter, row after row
+        entry = k // RUN * (W * CI) + k % RUN  # where its input lies, seen from the first
         inputs = tl.load(
-            x_from + ky * (W * CI) + (at[:, None] + k[None, :]),
-            mask=(p[:, None] < inside) & (k[None, :] < RUN),
+            x_from + (at[:, None] + entry[None, :]),
+            mask=(p[:, None] < inside) & (k[None, :] < KH * RUN),
             other=0.0,
         )
         weights = tl.load(
-            w_from + ky * (RUN * NO) + (k[:, None] * NO + o[None, :]),
-            mask=(k[:, None] < RUN) & (o[None, :] < NO),
+            w_from + (k[:, None] * NO + o[None, :]),
+            mask=(k[:, None] < KH * RUN) & (o[None, :] < NO),
             other=0.0,
         ).to(x_ptr.dtype.element_ty)
         acc = tl.dot(inputs, weights, acc, input_precision="tf32")
@@ -83,7 +83,7 @@ def _conv_pool_forward(
     first = tl.zeros((BP, BO), dtype=tl.float32)
     second, third, fourth = first, first, first
     pieces: tl.constexpr = (RUN + BK - 1) // BK
-    for step in range(KH * pieces):
+    for step in range(KH * pieces):  # one loop, so that its loads are pipelined
         ky, k = step // pieces, step % pieces * BK + tl.arange(0, BK)
         weights = tl.load(
             w_from + ky * (RUN * NO) + (k[:, None] * NO + o[None, :]),
@@ -227,7 +227,7 @@ def _pool_backward(
 # Tiles, measured on an H200 (benchmarks/2026-11-15-kernels): for filters whose rows are short (the
 # first layer: three or five pixels of three colours), and for all others.
 FORWARD = (
-    {"BP": 64, "BK": 16, "warps": 2, "stages": 3},
+    {"BP": 128, "BK": 32, "warps": 4, "stages": 2},  # by its instructions, not timed yet
     {"BP": 128, "BK": 16, "warps": 2, "stages": 3},
 )
 POOLED = (
