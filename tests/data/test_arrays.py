@@ -5,8 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
+from scool import LocalOnly, LocalSGD, fit
 from scool.data.arrays import from_arrays
 from scool.data.transform import CIFAR10
 from scool.errors import ConfigError, DataError
@@ -75,6 +77,23 @@ def test_images_with_a_transform() -> None:
     assert f.train.x.dtype == torch.uint8
     with pytest.raises(DataError, match="uint8 and there is no transform"):
         from_arrays([(images, np.array([0, 1, 0, 1]))])
+
+
+def test_tokens_stay_whole_numbers_from_the_arrays_to_a_prediction() -> None:
+    """The label is whether word 0 occurs; only an embedding can tell."""
+    clients: list[Any] = []
+    for _ in range(3):
+        x = RNG.integers(0, 20, (60, 5))
+        clients.append((x, (x == 0).any(axis=1).astype(int)))
+    f = from_arrays(clients, tokens=True)
+    assert f.train.x.dtype == torch.int64
+    assert from_arrays(clients).train.x.dtype == torch.float32
+    net = nn.Sequential(nn.Embedding(20, 8), nn.Flatten(), nn.Linear(40, 2))
+    result = fit(f, net, LocalOnly(sgd=LocalSGD(lr=0.5)), rounds=8, device="cpu")
+    assert float(result.history[-1]["train_loss"]) < float(result.history[0]["train_loss"]) / 2
+    assert result.predict(0, clients[0][0]).shape == (60, 2)
+    with pytest.raises(DataError, match=r"client 1 train inputs are torch\.float32"):
+        from_arrays([clients[0], (clients[1][0].astype("float32"), clients[1][1])], tokens=True)
 
 
 def test_truth_by_rule_or_matrix() -> None:

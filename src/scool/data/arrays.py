@@ -33,6 +33,7 @@ def from_arrays(
     val_fraction: float = 0.0,
     seed: int = 0,
     transform: ImageTransform | None = None,
+    tokens: bool = False,
     client_names: Sequence[str] | None = None,
     class_names: Sequence[str] | None = None,
 ) -> Federation:
@@ -52,6 +53,8 @@ def from_arrays(
         val_fraction: share of the training samples set aside where it brings no validation data.
         seed: for the choice of those samples.
         transform: required for uint8 images.
+        tokens: inputs are whole numbers and stay so, for a model that begins with an embedding;
+            else they become floats.
         client_names: for messages and reports.
         class_names: one a class.
 
@@ -67,6 +70,7 @@ def from_arrays(
     if num_classes is not None:
         require(num_classes >= 1, "num_classes", num_classes, "give at least 1")
     read = [_read(client, number, task) for number, client in enumerate(clients)]
+    read = [_with_inputs(client, number, tokens) for number, client in enumerate(read)]
     _check_shapes(read)
     _set_aside(read, "test", test_fraction, seed)
     _set_aside(read, "val", val_fraction, seed)
@@ -136,8 +140,19 @@ def _pair(value: Any, number: int, part: str, task: Task) -> _Part:
         )
     if part == "train" and len(x) == 0:
         raise DataError(f"client {number} has no training sample: give it data or leave it out")
-    x = x if x.dtype == torch.uint8 else x.float()
     return (x[:, None] if x.dim() == 1 else x), _targets(y, where, task)
+
+
+def _with_inputs(client: _Client, number: int, tokens: bool) -> _Client:
+    """Inputs in the type that models take: floats, images as they are, or whole numbers."""
+    for part, (x, y) in client.items():
+        if tokens and (x.is_floating_point() or x.dtype == torch.bool):
+            raise DataError(
+                f"client {number} {part} inputs are {x.dtype}: tokens are whole numbers; give "
+                "those, or leave tokens=True out"
+            )
+        client[part] = (x.long() if tokens else x if x.dtype == torch.uint8 else x.float()), y
+    return client
 
 
 def _sides(task: Task) -> tuple[str, str]:

@@ -87,7 +87,9 @@ class Result:
         inputs = x.cpu() if isinstance(x, Tensor) else torch.tensor(np.asarray(x))
         transform = self.federation.transform
         inputs = inputs if transform is None else transform.evaluate(inputs)
-        return model(inputs.to(next(iter(self.theta.values())).dtype))
+        has_tokens = self.federation.train.x.dtype == torch.int64
+        dtype = torch.int64 if has_tokens else next(iter(self.theta.values())).dtype
+        return model(inputs.to(dtype))
 
     def to_pandas(self, of: Literal["rounds", "clients"] = "rounds") -> Any:
         """A pandas table: one row a round, or one row a client."""
