@@ -31,6 +31,9 @@ CONV2 |= {"KH": 5, "KW": 5, "RUN": 160, "P": 1000, "CH": 64}
 CONV84 = {"H": 84, "W": 84, "OH": 82, "OW": 82, "CI": 3, "NO": 32, "BO": 32, "KH": 3, "RUN": 9}
 POOL1 = CONV1 | {"H": 28, "W": 28, "OH": 14, "OW": 14, "BLOCK": 1024}
 NORM = {"H": 82, "W": 82, "PH": 41, "PW": 41, "S": 2, "CH": 32, "G": 4, "PIXELS": 82 * 82}
+FIRST = CONV84 | NORM | {"XH": 84, "XW": 84, "BLOCK": 16}
+DH = {"UPDATE": False, "SHARE": 16, "BK": 16}
+DW = {"UPDATE": True, "SHARE": 432, "BK": 32}
 UPDATE1 = {"SHARE": 1960, "BP": 32, "BK": 16, "UPDATE": False, "ROWS": 0}
 UPDATE2 = {"SHARE": 1000, "BP": 32, "BK": 64, "UPDATE": True, "ROWS": 0}
 LINEAR = {"NI": 1600, "NO": 512, "HAS_DX": True, "BB": 16, "BI": 64, "BO": 32}
@@ -60,7 +63,8 @@ KERNELS: list[tuple[str, Any, int, int, dict[str, Any]]] = [
     ("norm statistics", triton_norm._statistics, 4, 3, NORM | {"BLOCK": 256}),
     ("norm and pool", triton_norm._norm_pool, 4, 3, NORM | {"BLOCK": 32}),
     ("norm sums", triton_norm._norm_sums, 4, 3, NORM | {"PIXELS": 41 * 41, "BLOCK": 128}),
-    ("norm gradient", triton_norm._norm_gradient, 4, 3, NORM | {"BLOCK": 32}),
+    ("norm gradient", triton_norm._window_gradient, 4, 3, FIRST | DH),
+    ("norm and conv 84 update", triton_norm._window_gradient, 2, 2, FIRST | DW),
 ]
 
 

@@ -181,10 +181,10 @@ def pool_relu() -> nn.Module:
     )
 
 
-def conv_norm() -> nn.Module:
+def conv_norm(colours: int = 2) -> nn.Module:
     """GroupNorm behind a ReLU; windows that overlap, and windows that drop a row and a column."""
     net = nn.Sequential(
-        nn.Conv2d(2, 16, 3),  # 2 x 11 x 9 -> 16 x 9 x 7
+        nn.Conv2d(colours, 16, 3),  # 2 x 11 x 9 -> 16 x 9 x 7
         nn.ReLU(),
         nn.GroupNorm(4, 16),
         nn.MaxPool2d(2),  # 4 x 3
@@ -207,6 +207,7 @@ TRITON = {
     "conv-pool": (conv_pool, (2, 11, 9)),
     "pool-relu": (pool_relu, (3, 8, 8)),
     "conv-norm": (conv_norm, (2, 11, 9)),
+    "conv-norm-of-large-filters": (lambda: conv_norm(8), (8, 11, 9)),
 }
 
 

@@ -133,39 +133,64 @@ class _Conv(torch.autograd.Function):
         return dx, None, None, None, None, None, None
 
 
-class _NormPool(torch.autograd.Function):
-    """ReLU, GroupNorm and a 2x2 maximum for every client; the backward pass takes the step."""
+class Norm(NamedTuple):
+    """A GroupNorm between a ReLU and a 2x2 maximum."""
+
+    groups: int
+    eps: float
+    stride: int  # of the maximum
+
+
+class _ConvNormPool(torch.autograd.Function):
+    """A convolution, ReLU, GroupNorm and a 2x2 maximum for every client; the backward pass takes
+    the steps."""
 
     @staticmethod
     def forward(
         ctx: Any,
-        h: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
         gamma: Tensor,
         beta: Tensor,
-        groups: int,
-        eps: float,
-        stride: int,
+        norm: Norm,
         touched: Tensor,
-        lr: float,
-        decay: float,
+        conv_rate: tuple[float, float],
+        norm_rate: tuple[float, float],
     ) -> Tensor:
+        from scool.engines.triton_layers import conv_forward
         from scool.engines.triton_norm import norm_pool_forward
 
-        out, saved = norm_pool_forward(h, gamma, beta, groups, eps, stride)
-        ctx.save_for_backward(*saved)
-        ctx.gamma, ctx.beta, ctx.groups, ctx.stride = gamma, beta, groups, stride
-        ctx.lr, ctx.keep = lr, 1 - lr * decay
+        h = conv_forward(x, weight, bias)
+        out, saved = norm_pool_forward(h, gamma, beta, norm.groups, norm.eps, norm.stride)
+        ctx.save_for_backward(x, *saved)
+        ctx.conv, ctx.norm = (weight, bias, *conv_rate), (gamma, beta, *norm_rate)
+        ctx.groups, ctx.stride = norm.groups, norm.stride
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        from scool.engines.triton_norm import Saved, norm_pool_backward
+        from scool.engines.triton_layers import conv_input_gradient, conv_update, descend
+        from scool.engines.triton_norm import Saved, norm_conv_update, norm_gradient, norm_sums
 
-        g, saved = grads[0].contiguous(), Saved(*ctx.saved_tensors)
-        dh, dgamma, dbeta = norm_pool_backward(g, saved, ctx.gamma, ctx.groups, ctx.stride)
-        ctx.gamma.mul_(ctx.keep).sub_(dgamma, alpha=ctx.lr)
-        ctx.beta.mul_(ctx.keep).sub_(dbeta, alpha=ctx.lr)
-        return dh, *[None] * 8
+        x, *rest = ctx.saved_tensors
+        g, saved = grads[0].contiguous(), Saved(*rest)
+        (weight, *_), (gamma, beta, *rate) = ctx.conv, ctx.norm
+        sums, dx = norm_sums(g, saved), None
+        is_small = ctx.stride == 2 and weight[0, ..., 0].numel() <= MOST_ENTRIES
+        if is_small and not ctx.needs_input_grad[0]:
+            norm_conv_update(x, g, saved, sums, gamma, ctx.groups, *ctx.conv)
+        else:
+            dh = norm_gradient(g, saved, sums, gamma, ctx.groups, ctx.stride)
+            if ctx.needs_input_grad[0]:
+                dx = conv_input_gradient(dh, weight, x.shape[2], x.shape[3])
+            conv_update(x, dh, *ctx.conv)
+        descend(gamma, sums.product.transpose(0, 1), *rate)
+        descend(beta, sums.total.transpose(0, 1), *rate)
+        return dx, *[None] * 8
+
+
+MOST_ENTRIES = 64  # of a filter that a program holds as a whole
 
 
 @final
@@ -198,11 +223,12 @@ class FusedStack:
                 convolutions.append(f"{name}.weight")
                 pooled = _relu_and_pool([child for _, child in children[:2]])
                 is_pooled &= pooled
-                layers.append(_conv(name, pooled))
-                children = children[2:] if pooled else children
                 if norm := _relu_norm_pool(layer, children[:3]):
-                    layers.append(norm)
+                    layers.append(_conv_norm(name, children[1][0], norm))
                     children = children[3:]
+                else:
+                    layers.append(_conv(name, pooled))
+                    children = children[2:] if pooled else children
             elif isinstance(layer, nn.ReLU):
                 layers.append(lambda params, x, rate: F.relu(x))
             elif isinstance(layer, nn.Flatten):
@@ -287,21 +313,25 @@ def _stride(pool: nn.MaxPool2d) -> int | None:
     return stride[0] if is_plain and not pool.ceil_mode and not pool.return_indices else None
 
 
-def _relu_norm_pool(conv: nn.Conv2d, layers: list[tuple[str, nn.Module]]) -> Layer | None:
+def _relu_norm_pool(conv: nn.Conv2d, layers: list[tuple[str, nn.Module]]) -> Norm | None:
     """ReLU, GroupNorm, 2x2 maximum with stride 1 or 2, in this order; None where it is another."""
     if [type(layer) for _, layer in layers] != [nn.ReLU, nn.GroupNorm, nn.MaxPool2d]:
         return None
-    (_, _), (name, norm), (_, pool) = layers
+    (_, _), (_, norm), (_, pool) = layers
     assert isinstance(norm, nn.GroupNorm) and isinstance(pool, nn.MaxPool2d)
     stride, sizes = _stride(pool), (conv.out_channels, norm.num_groups)
     is_power = all(size & (size - 1) == 0 for size in sizes)  # the kernels' blocks
     if stride not in (1, 2) or not norm.affine or not is_power:
         return None
+    return Norm(norm.num_groups, norm.eps, stride)
 
-    def forward(params: Tree, h: Tensor, rate: Rate) -> Tensor:
+
+def _conv_norm(conv: str, name: str, norm: Norm) -> Layer:
+    def forward(params: Tree, x: Tensor, rate: Rate) -> Tensor:
+        weight, bias = params[f"{conv}.weight"], params[f"{conv}.bias"]
         gamma, beta = params[f"{name}.weight"], params[f"{name}.bias"]
-        options = norm.num_groups, norm.eps, stride, *rate.of(f"{name}.weight")
-        return _NormPool.apply(h, gamma, beta, *options)  # type: ignore
+        rates = [rate.of(f"{layer}.weight")[1:] for layer in (conv, name)]
+        return _ConvNormPool.apply(x, weight, bias, gamma, beta, norm, rate.touched, *rates)  # type: ignore
 
     return forward
 

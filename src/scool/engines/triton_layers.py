@@ -354,9 +354,14 @@ def conv_update(
         BO=_power(outputs), num_warps=tile["warps"], num_stages=tile["stages"],
     )  # fmt: skip
     if shares > 1:
-        for values, gradient in ((weight, dw), (bias, db)):
-            kept = values.mul_(keep) if decay else values
-            kept.sub_(gradient.sum(0), alpha=lr)
+        descend(weight, dw, lr, decay)
+        descend(bias, db, lr, decay)
+
+
+def descend(values: Tensor, shares: Tensor, lr: float, decay: float) -> None:
+    """One SGD step in place, from the shares of a gradient, always summed in the same order."""
+    kept = values.mul_(1 - lr * decay) if decay else values
+    kept.sub_(shares.sum(0), alpha=lr)
 
 
 def pool_backward(g: Tensor, which: Tensor, height: int, width: int) -> Tensor:

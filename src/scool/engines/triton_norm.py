@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from scool.engines.triton_launch import launch
+from scool.engines.triton_layers import descend
 
 
 @triton.jit
@@ -105,47 +106,114 @@ def _norm_sums(
     tl.store(product_ptr + sample * CH + ch, product)
 
 
+@triton.jit
+def _of_sample(
+    mean_ptr, rstd_ptr, gamma_ptr, sum_ptr, product_ptr, sample, client,
+    COUNT: tl.constexpr, G: tl.constexpr, CH: tl.constexpr,
+):  # fmt: skip
+    """(CH,) mean, rstd, gamma, and over the COUNT numbers of a group the means of gamma dz and of
+    gamma dz normal, dz the gradient behind the pool."""
+    ch = tl.arange(0, CH)
+    gamma = tl.load(gamma_ptr + client * CH + ch)
+    average = _by_group(gamma * tl.load(sum_ptr + sample * CH + ch), G, CH) / COUNT
+    slope = _by_group(gamma * tl.load(product_ptr + sample * CH + ch), G, CH) / COUNT
+    mean, rstd = tl.load(mean_ptr + sample * CH + ch), tl.load(rstd_ptr + sample * CH + ch)
+    return mean, rstd, gamma, average, slope
+
+
+@triton.jit
+def _norm_slope(h, dz, mean, rstd, gamma, average, slope):
+    """dh = [h > 0] rstd (gamma dz - average - normal slope)."""
+    normal = (h - mean[None, :]) * rstd[None, :]
+    dr = rstd[None, :] * (gamma[None, :] * dz - average[None, :] - normal * slope[None, :])
+    return tl.where(h > 0, dr, 0.0)
+
+
 @triton.jit(do_not_specialize=["B"])
 def _norm_gradient(
     g_ptr, which_ptr, h_ptr, mean_ptr, rstd_ptr, gamma_ptr, sum_ptr, product_ptr, dh_ptr, B,
     H: tl.constexpr, W: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    S: tl.constexpr, G: tl.constexpr, CH: tl.constexpr, BLOCK: tl.constexpr,
+    G: tl.constexpr, CH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """dh = [h > 0] rstd (gamma dz - mean(gamma dz) - normal mean(gamma dz normal)), dz the gradient
-    behind the pool, the means over the group."""
+    """The gradient of h where windows overlap: every input looks at the four that it is part of."""
     sample = tl.program_id(1).to(tl.int64)
-    client = sample // B
     p, ch = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, CH)
-    here = p[:, None] < H * W
-    mean = tl.load(mean_ptr + sample * CH + ch)
-    rstd = tl.load(rstd_ptr + sample * CH + ch)
-    gamma = tl.load(gamma_ptr + client * CH + ch)
-    count = H * W * (CH // G)
-    average = _by_group(gamma * tl.load(sum_ptr + sample * CH + ch), G, CH) / count
-    slope = _by_group(gamma * tl.load(product_ptr + sample * CH + ch), G, CH) / count
-    y, x = p // W, p % W
+    mean, rstd, gamma, average, slope = _of_sample(
+        mean_ptr, rstd_ptr, gamma_ptr, sum_ptr, product_ptr, sample, sample // B,
+        H * W * (CH // G), G, CH,
+    )  # fmt: skip
     g_ptr += sample * (PH * PW * CH)
     which_ptr += sample * (PH * PW * CH)
-    if S == 2:  # one window has this input, as the entry of its parities
-        wy, wx, entry = y // 2, x // 2, y % 2 * 2 + x % 2
-        exists = ((wy < PH) & (wx < PW) & (p < H * W))[:, None]
+    y, x = p // W, p % W
+    dz = tl.zeros((BLOCK, CH), dtype=tl.float32)
+    for j in tl.static_range(4):  # the window in which this input is entry j
+        wy, wx = y - j // 2, x - j % 2
+        exists = (wy >= 0) & (wx >= 0) & (wy < PH) & (wx < PW) & (p < H * W)
         at = (wy * PW + wx)[:, None] * CH + ch[None, :]
-        which = tl.load(which_ptr + at, mask=exists, other=4).to(tl.int32)
-        g = tl.load(g_ptr + at, mask=exists, other=0.0).to(tl.float32)
-        dz = tl.where(which == entry[:, None], g, 0.0)
-    else:
-        dz = tl.zeros((BLOCK, CH), dtype=tl.float32)
-        for j in tl.static_range(4):  # the window in which this input is entry j
-            wy, wx = y - j // 2, x - j % 2
-            exists = (wy >= 0) & (wx >= 0) & (wy < PH) & (wx < PW) & (p < H * W)
-            at = (wy * PW + wx)[:, None] * CH + ch[None, :]
-            is_largest = tl.load(which_ptr + at, mask=exists[:, None], other=4).to(tl.int32) == j
-            dz += tl.load(g_ptr + at, mask=exists[:, None] & is_largest, other=0.0).to(tl.float32)
-    first, at = sample * (H * W * CH), p[:, None] * CH + ch[None, :]
-    h = tl.load(h_ptr + first + at, mask=here, other=0.0).to(tl.float32)
-    normal = (tl.maximum(h, 0.0) - mean[None, :]) * rstd[None, :]
-    dr = rstd[None, :] * (gamma[None, :] * dz - average[None, :] - normal * slope[None, :])
-    tl.store(dh_ptr + first + at, tl.where(h > 0, dr, 0.0), mask=here)
+        is_largest = tl.load(which_ptr + at, mask=exists[:, None], other=4).to(tl.int32) == j
+        dz += tl.load(g_ptr + at, mask=exists[:, None] & is_largest, other=0.0).to(tl.float32)
+    at, here = sample * (H * W * CH) + (p[:, None] * CH + ch[None, :]), p[:, None] < H * W
+    h = tl.load(h_ptr + at, mask=here, other=0.0).to(tl.float32)
+    tl.store(dh_ptr + at, _norm_slope(h, dz, mean, rstd, gamma, average, slope), mask=here)
+
+
+@triton.jit(do_not_specialize=["B", "clients"])
+def _window_gradient(
+    x_ptr, g_ptr, which_ptr, h_ptr, mean_ptr, rstd_ptr, gamma_ptr, sum_ptr, product_ptr,
+    dh_ptr, db_ptr, B, clients, UPDATE: tl.constexpr,
+    XH: tl.constexpr, XW: tl.constexpr, CI: tl.constexpr, KH: tl.constexpr, RUN: tl.constexpr,
+    H: tl.constexpr, W: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    G: tl.constexpr, CH: tl.constexpr, SHARE: tl.constexpr, BLOCK: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """The gradient of h where windows do not overlap, four inputs at a time, over SHARE windows of
+    a sample; the last ones may lie beyond the pool, or have a row or a column only.
+
+    UPDATE: it is not written, but dw[k, o] = sum_p x[p + entry(k)] dh[p, o] of the convolution
+    before (to dh_ptr), and the sum over p (to db_ptr).
+    """
+    sample, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    client, ch, k = sample // B, tl.arange(0, CH), tl.arange(0, BK)
+    mean, rstd, gamma, average, slope = _of_sample(
+        mean_ptr, rstd_ptr, gamma_ptr, sum_ptr, product_ptr, sample, client,
+        H * W * (CH // G), G, CH,
+    )  # fmt: skip
+    wide: tl.constexpr = (W + 1) // 2
+    g_ptr += sample * (PH * PW * CH)
+    which_ptr += sample * (PH * PW * CH)
+    h_ptr += sample * (H * W * CH)
+    entry = k // RUN * (XW * CI) + k % RUN
+    x_ptr += sample * (XH * XW * CI)
+    acc = tl.zeros((BK, CH), dtype=tl.float32)
+    db = tl.zeros((BLOCK, CH), dtype=tl.float32)
+    for start in range(0, SHARE, BLOCK):
+        window = part * SHARE + start + tl.arange(0, BLOCK)
+        wy, wx = window // wide, window % wide
+        exists = ((wy < PH) & (wx < PW))[:, None]
+        behind = (wy * PW + wx)[:, None] * CH + ch[None, :]
+        which = tl.load(which_ptr + behind, mask=exists, other=4).to(tl.int32)
+        g = tl.load(g_ptr + behind, mask=exists, other=0.0).to(tl.float32)
+        for j in tl.static_range(4):
+            y, x = 2 * wy + j // 2, 2 * wx + j % 2
+            inside = (y < H) & (x < W)
+            at = (y * W + x)[:, None] * CH + ch[None, :]
+            h = tl.load(h_ptr + at, mask=inside[:, None], other=0.0).to(tl.float32)
+            dz = tl.where(which == j, g, 0.0)
+            dh = _norm_slope(h, dz, mean, rstd, gamma, average, slope)
+            if UPDATE:
+                inputs = tl.load(
+                    x_ptr + (((y * XW + x) * CI)[None, :] + entry[:, None]),
+                    mask=inside[None, :] & (k[:, None] < KH * RUN),
+                    other=0.0,
+                )
+                acc = tl.dot(inputs, dh.to(x_ptr.dtype.element_ty), acc, input_precision="tf32")
+                db += dh
+            else:
+                tl.store(dh_ptr + sample * (H * W * CH) + at, dh, mask=inside[:, None])
+    if UPDATE:
+        row = (sample % B * tl.num_programs(0) + part) * clients + client
+        to = dh_ptr + row * (KH * RUN * CH) + (k[:, None] * CH + ch[None, :])
+        tl.store(to, acc, mask=k[:, None] < KH * RUN)
+        tl.store(db_ptr + row * CH + ch, tl.sum(db, axis=0))
 
 
 class Saved(NamedTuple):
@@ -158,8 +226,18 @@ class Saved(NamedTuple):
     rstd: Tensor  # 1 / deviation
 
 
-# Positions of a program (all channels of each), measured on an H200.
+class Sums(NamedTuple):
+    """Of a sample's gradient: (C, B, channels)."""
+
+    total: Tensor
+    product: Tensor  # with the normalised inputs
+
+
+# Positions of a program (all channels of each), measured on an H200; the last two lines by their
+# instructions, not timed yet.
 STATISTICS, NORM, SUMS, GRADIENT = 256, 32, 128, 32
+WINDOWS = 16
+FIRST = {"parts": 4, "BP": 16, "warps": 2, "stages": 2}
 
 
 def norm_pool_forward(
@@ -187,24 +265,72 @@ def norm_pool_forward(
     return out, Saved(h, which, normal, mean, rstd)
 
 
-def norm_pool_backward(
-    g: Tensor, saved: Saved, gamma: Tensor, groups: int, stride: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of h, gamma and beta."""
-    h, which, normal, mean, rstd = saved
+def norm_sums(g: Tensor, saved: Saved) -> Sums:
+    """What the gradient through the norm needs of a whole sample."""
+    sums = Sums(torch.empty_like(saved.mean), torch.empty_like(saved.mean))
+    clients, batch, ph, pw, channels = g.shape
+    launch(
+        _norm_sums, (clients * batch,),
+        g, saved.normal, *sums, PIXELS=ph * pw, CH=channels, BLOCK=SUMS, num_warps=4,
+    )  # fmt: skip
+    return sums
+
+
+def norm_gradient(
+    g: Tensor, saved: Saved, sums: Sums, gamma: Tensor, groups: int, stride: int
+) -> Tensor:
+    """The gradient of h."""
+    h, which, _, mean, rstd = saved
     clients, batch, height, width, channels = h.shape
     ph, pw = g.shape[2:4]
-    total, product = torch.empty_like(mean), torch.empty_like(mean)
     dh = torch.empty_like(h)
-    samples = clients * batch
+    if stride == 2:
+        windows = ((height + 1) // 2) * ((width + 1) // 2)
+        launch(
+            _window_gradient, (triton.cdiv(windows, WINDOWS), clients * batch),
+            h, g, which, h, mean, rstd, gamma, *sums, dh, dh, batch, clients, UPDATE=False,
+            XH=1, XW=1, CI=1, KH=1, RUN=1, H=height, W=width, PH=ph, PW=pw,
+            G=groups, CH=channels, SHARE=WINDOWS, BLOCK=WINDOWS, BK=16,
+        )  # fmt: skip
+    else:
+        launch(
+            _norm_gradient, (triton.cdiv(height * width, GRADIENT), clients * batch),
+            g, which, h, mean, rstd, gamma, *sums, dh, batch,
+            H=height, W=width, PH=ph, PW=pw, G=groups, CH=channels, BLOCK=GRADIENT,
+        )  # fmt: skip
+    return dh
+
+
+def norm_conv_update(
+    x: Tensor,
+    g: Tensor,
+    saved: Saved,
+    sums: Sums,
+    gamma: Tensor,
+    groups: int,
+    weight: Tensor,
+    bias: Tensor,
+    lr: float,
+    decay: float,
+) -> None:
+    """One SGD step on the convolution before a norm and a pool of stride 2, where nobody needs the
+    gradient of its inputs: that of h, the largest tensor of the network, is not written."""
+    h, which, _, mean, rstd = saved
+    clients, batch, height, width, channels = h.shape
+    _, kh, kw, inputs, _ = weight.shape
+    windows, block = ((height + 1) // 2) * ((width + 1) // 2), FIRST["BP"]
+    share = triton.cdiv(windows, FIRST["parts"] * block) * block
+    parts = triton.cdiv(windows, share)
+    dw = torch.empty(batch * parts, *weight.shape, device=x.device, dtype=weight.dtype)
+    db = torch.empty(batch * parts, *bias.shape, device=x.device, dtype=weight.dtype)
     launch(
-        _norm_sums, (samples,),
-        g, normal, total, product,
-        PIXELS=ph * pw, CH=channels, BLOCK=SUMS, num_warps=4,
+        _window_gradient, (parts, clients * batch),
+        x, g, which, h, mean, rstd, gamma, *sums, dw, db, batch, clients, UPDATE=True,
+        XH=x.shape[2], XW=x.shape[3], CI=inputs, KH=kh, RUN=kw * inputs,
+        H=height, W=width, PH=g.shape[2], PW=g.shape[3],
+        G=groups, CH=channels, SHARE=share, BLOCK=block,
+        BK=max(16, triton.next_power_of_2(kh * kw * inputs)),
+        num_warps=FIRST["warps"], num_stages=FIRST["stages"],
     )  # fmt: skip
-    launch(
-        _norm_gradient, (triton.cdiv(height * width, GRADIENT), samples),
-        g, which, h, mean, rstd, gamma, total, product, dh, batch,
-        H=height, W=width, PH=ph, PW=pw, S=stride, G=groups, CH=channels, BLOCK=GRADIENT,
-    )  # fmt: skip
-    return dh, product.sum(dim=1), total.sum(dim=1)
+    descend(weight, dw, lr, decay)
+    descend(bias, db, lr, decay)
