@@ -1,86 +1,31 @@
 """Plain SGD fused into the backward pass, for sequences of stacked layers.
 
-The gradient of a weight is the product of two matrices that the backward pass has at hand; adding
-it to the weight inside that product (`W.baddbmm_(dY^T, X, alpha=-lr)`) saves writing 351 MB of
-gradients and reading them again, each step of the paper's CIFAR run. Convolutions and 2x2 pools
-go through the Triton kernels of `triton_layers`, on a GPU only. Weights of convolutions are kept
-in the kernels' layout during a phase. Stacks of linear layers need no kernels: on a CPU, a step of
-100 digit MLPs is so several times faster than by `vmap`, because it is few calls.
+Which modules have such a form, and their steps; the layers are in `fused_layers`. Weights of
+convolutions are kept in the kernels' layout during a phase. Stacks of linear layers need no
+kernels: on a CPU, a step of 100 digit MLPs is so several times faster than by `vmap`, because it is
+few calls.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import final
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scool.engines.device import HAS_TRITON
+from scool.engines.fused_layers import (
+    Layer,
+    Norm,
+    Rate,
+    conv,
+    conv_norm,
+    flatten,
+    linear,
+    relu,
+)
 from scool.engines.steps import Batch
 from scool.learning.local_sgd import Rule
 from scool.learning.losses import Loss, cross_entropy
 from scool.types import Tree
-
-
-class Rate(NamedTuple):
-    """What the update in the backward pass needs to know."""
-
-    touched: Tensor  # a scalar that requires a gradient, so that every layer is visited
-    lr: float
-    decay: float = 0.0
-    strength: float = 0.0  # of the pull, which is a decay and something added afterwards
-    pulled: frozenset[str] = frozenset()  # tensors with an anchor
-    only: frozenset[str] | None = None  # tensors that learn
-
-    def of(self, weight: str) -> tuple[Tensor, float, float]:
-        """What a layer with that weight does; one that does not learn takes steps of length 0."""
-        learns = self.only is None or weight in self.only
-        pull = self.strength if weight in self.pulled else 0.0
-        return self.touched, self.lr * learns, (self.decay + pull) * learns
-
-
-Layer: TypeAlias = Callable[[Tree, Tensor, Rate], Tensor]
-
-
-def _suits_kernel(x: Tensor, weight: Tensor) -> bool:
-    """Whether the kernel takes inputs (C, B, I): its block holds the whole batch."""
-    is_float32 = weight.is_cuda and weight.dtype == torch.float32 and x.is_contiguous()
-    return HAS_TRITON and is_float32 and x.shape[1] <= 64
-
-
-def _suits_loss_kernel(outputs: Tensor) -> bool:
-    """Whether a program holds the outputs (b, classes) of a client."""
-    is_float32 = outputs.is_cuda and outputs.dtype == torch.float32
-    return HAS_TRITON and is_float32 and outputs[0].numel() <= 2**13
-
-
-class _Linear(torch.autograd.Function):
-    """y = x W^T + b for every client; the backward pass takes the step on W and b."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, touched: Tensor, lr: float, decay: float
-    ) -> Tensor:
-        rows = x.flatten(1, -2)
-        ctx.save_for_backward(rows)
-        ctx.weight, ctx.bias, ctx.lr, ctx.keep = weight, bias, lr, 1 - lr * decay
-        ctx.shape = x.shape
-        out = torch.baddbmm(bias[:, None], rows, weight.transpose(1, 2))
-        return out.view(*x.shape[:-1], -1)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (x,), g = ctx.saved_tensors, grads[0].flatten(1, -2).contiguous()
-        if _suits_kernel(x, ctx.weight):
-            from scool.engines.triton_linear import linear_backward
-
-            needs_dx = ctx.needs_input_grad[0]
-            dx = linear_backward(x, g, ctx.weight, ctx.bias, ctx.lr, ctx.keep, needs_dx)
-            return None if dx is None else dx.view(ctx.shape), None, None, None, None, None
-        dx = torch.bmm(g, ctx.weight).view(ctx.shape) if ctx.needs_input_grad[0] else None
-        ctx.weight.baddbmm_(g.transpose(1, 2), x, beta=ctx.keep, alpha=-ctx.lr)
-        ctx.bias.mul_(ctx.keep).sub_(g.sum(dim=1), alpha=ctx.lr)
-        return dx, None, None, None, None, None
 
 
 def takes_whole_layers(names: frozenset[str] | None, theta: Tree) -> bool:
@@ -89,108 +34,6 @@ def takes_whole_layers(names: frozenset[str] | None, theta: Tree) -> bool:
     return names is None or all(
         name in names for name in theta if name.rpartition(".")[0] in layers
     )
-
-
-class _Conv(torch.autograd.Function):
-    """A convolution for every client, with a 2x2 maximum and a ReLU behind it where `pooled`.
-
-    The backward pass takes the step on the weights. The maximum and the ReLU commute, gradients
-    included, so the order in which a module has them does not matter.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        pooled: bool,
-        touched: Tensor,
-        lr: float,
-        decay: float,
-    ) -> Tensor:
-        from scool.engines.triton_layers import conv_forward, conv_pool_forward
-
-        ctx.weight, ctx.bias, ctx.lr, ctx.decay = weight, bias, lr, decay
-        out, which = (
-            conv_pool_forward(x, weight, bias) if pooled else (conv_forward(x, weight, bias), None)
-        )
-        ctx.save_for_backward(x, which)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        from scool.engines.triton_layers import conv_input_gradient, conv_update, pool_backward
-
-        (x, which), g = ctx.saved_tensors, grads[0].contiguous()
-        if which is not None:
-            height, width = (x.shape[n] - ctx.weight.shape[n - 1] + 1 for n in (2, 3))
-            g = pool_backward(g, which, height, width)
-        dx = None
-        if ctx.needs_input_grad[0]:
-            dx = conv_input_gradient(g, ctx.weight, x.shape[2], x.shape[3])
-        conv_update(x, g, ctx.weight, ctx.bias, ctx.lr, ctx.decay)
-        return dx, None, None, None, None, None, None
-
-
-class Norm(NamedTuple):
-    """A GroupNorm between a ReLU and a 2x2 maximum."""
-
-    groups: int
-    eps: float
-    stride: int  # of the maximum
-
-
-class _ConvNormPool(torch.autograd.Function):
-    """A convolution, ReLU, GroupNorm and a 2x2 maximum for every client; the backward pass takes
-    the steps."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        gamma: Tensor,
-        beta: Tensor,
-        norm: Norm,
-        touched: Tensor,
-        conv_rate: tuple[float, float],
-        norm_rate: tuple[float, float],
-    ) -> Tensor:
-        from scool.engines.triton_layers import conv_forward
-        from scool.engines.triton_norm import norm_pool_forward
-
-        h = conv_forward(x, weight, bias)
-        out, saved = norm_pool_forward(h, gamma, beta, norm.groups, norm.eps, norm.stride)
-        ctx.save_for_backward(x, *saved)
-        ctx.conv, ctx.norm = (weight, bias, *conv_rate), (gamma, beta, *norm_rate)
-        ctx.groups, ctx.stride = norm.groups, norm.stride
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        from scool.engines.triton_layers import conv_input_gradient, conv_update, descend
-        from scool.engines.triton_norm import Saved, norm_conv_update, norm_gradient, norm_sums
-
-        x, *rest = ctx.saved_tensors
-        g, saved = grads[0].contiguous(), Saved(*rest)
-        (weight, *_), (gamma, beta, *rate) = ctx.conv, ctx.norm
-        sums, dx = norm_sums(g, saved), None
-        is_small = ctx.stride == 2 and weight[0, ..., 0].numel() <= MOST_ENTRIES
-        if is_small and not ctx.needs_input_grad[0]:
-            norm_conv_update(x, g, saved, sums, gamma, ctx.groups, *ctx.conv)
-        else:
-            dh = norm_gradient(g, saved, sums, gamma, ctx.groups, ctx.stride)
-            if ctx.needs_input_grad[0]:
-                dx = conv_input_gradient(dh, weight, x.shape[2], x.shape[3])
-            conv_update(x, dh, *ctx.conv)
-        descend(gamma, sums.product.transpose(0, 1), *rate)
-        descend(beta, sums.total.transpose(0, 1), *rate)
-        return dx, *[None] * 8
-
-
-MOST_ENTRIES = 64  # of a filter that a program holds as a whole
 
 
 @final
@@ -218,21 +61,21 @@ class FusedStack:
         while children:
             name, layer = children.pop(0)
             if isinstance(layer, nn.Linear) and layer.bias is not None:
-                layers.append(_linear(name))
+                layers.append(linear(name))
             elif isinstance(layer, nn.Conv2d) and is_image and _is_plain_conv(layer):
                 convolutions.append(f"{name}.weight")
                 pooled = _relu_and_pool([child for _, child in children[:2]])
                 is_pooled &= pooled
                 if norm := _relu_norm_pool(layer, children[:3]):
-                    layers.append(_conv_norm(name, children[1][0], norm))
+                    layers.append(conv_norm(name, children[1][0], norm))
                     children = children[3:]
                 else:
-                    layers.append(_conv(name, pooled))
+                    layers.append(conv(name, pooled))
                     children = children[2:] if pooled else children
             elif isinstance(layer, nn.ReLU):
-                layers.append(lambda params, x, rate: F.relu(x))
+                layers.append(relu)
             elif isinstance(layer, nn.Flatten):
-                layers.append(_flatten(channels_last=is_image and not has_flattened))
+                layers.append(flatten(channels_last=is_image and not has_flattened))
                 has_flattened = True
             else:
                 return None
@@ -326,41 +169,6 @@ def _relu_norm_pool(conv: nn.Conv2d, layers: list[tuple[str, nn.Module]]) -> Nor
     return Norm(norm.num_groups, norm.eps, stride)
 
 
-def _conv_norm(conv: str, name: str, norm: Norm) -> Layer:
-    def forward(params: Tree, x: Tensor, rate: Rate) -> Tensor:
-        weight, bias = params[f"{conv}.weight"], params[f"{conv}.bias"]
-        gamma, beta = params[f"{name}.weight"], params[f"{name}.bias"]
-        rates = [rate.of(f"{layer}.weight")[1:] for layer in (conv, name)]
-        return _ConvNormPool.apply(x, weight, bias, gamma, beta, norm, rate.touched, *rates)  # type: ignore
-
-    return forward
-
-
-def _linear(name: str) -> Layer:
-    def forward(params: Tree, x: Tensor, rate: Rate) -> Tensor:
-        weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
-        return _Linear.apply(x.to(weight.dtype), weight, bias, *rate.of(f"{name}.weight"))  # type: ignore
-
-    return forward
-
-
-def _conv(name: str, pooled: bool) -> Layer:
-    def forward(params: Tree, x: Tensor, rate: Rate) -> Tensor:
-        weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
-        return _Conv.apply(x, weight, bias, pooled, *rate.of(f"{name}.weight"))  # type: ignore
-
-    return forward
-
-
-def _flatten(channels_last: bool) -> Layer:
-    """Channels first, the order that the weights of the next layer expect."""
-
-    def forward(params: Tree, x: Tensor, rate: Rate) -> Tensor:
-        return (x.movedim(-1, 2) if channels_last else x).flatten(2)
-
-    return forward
-
-
 @final
 class FusedStepper:
     """Local steps of plain SGD: forward, and a backward pass that is also the update."""
@@ -411,3 +219,9 @@ class FusedStepper:
         values = self.loss(outputs.flatten(0, 1), batch.y.flatten(0, 1)).view_as(batch.weight)
         means = (values * batch.weight).sum(1) / batch.weight.sum(1).clamp(min=1)
         return means.detach(), torch.autograd.grad(means.sum(), outputs)[0]
+
+
+def _suits_loss_kernel(outputs: Tensor) -> bool:
+    """Whether a program holds the outputs (b, classes) of a client."""
+    is_float32 = outputs.is_cuda and outputs.dtype == torch.float32
+    return HAS_TRITON and is_float32 and outputs[0].numel() <= 2**13
