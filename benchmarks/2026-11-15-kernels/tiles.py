@@ -23,6 +23,7 @@ import triton
 from torch import Tensor
 
 from scool.engines import triton_layers as kernels
+from scool.engines import triton_norm
 
 CLIENTS, BATCH = 100, 10
 PROCESSES = max(1, (os.cpu_count() or 2) - 2)
@@ -172,8 +173,32 @@ def forwards(layer: Layer) -> Iterator[Job]:
         yield Job(table, layer.name, tile, kernel, grid, inputs, options)
 
 
+def first_updates() -> Iterator[Job]:
+    """The gradient through the first group norm of `cnn4` into the weights before it."""
+    sizes = {"XH": 84, "XW": 84, "CI": 3, "KH": 3, "RUN": 9, "H": 82, "W": 82, "PH": 41, "PW": 41}
+    sizes |= {"G": 4, "CH": 32, "BK": 32}
+    large, small = (CLIENTS, BATCH, 82, 82, 32), (CLIENTS, BATCH, 41, 41, 32)
+    of_sample = (CLIENTS, BATCH, 32)
+    for parts, bp, warps, stages in itertools.product((2, 4, 8), (16, 32), (1, 2, 4), (1, 2, 3)):
+        share = triton.cdiv(41 * 41, parts * bp) * bp
+
+        def inputs(shares: int = BATCH * triton.cdiv(41 * 41, share)) -> tuple[Any, ...]:
+            which = some(*small, dtype=torch.uint8)
+            norm = (*[some(*of_sample)] * 2, some(CLIENTS, 32), *[some(*of_sample)] * 2)
+            to = some(shares, CLIENTS, 3, 3, 3, 32), some(shares, CLIENTS, 32)
+            x = some(CLIENTS, BATCH, 84, 84, 3)
+            return x, some(*small), which, some(*large), *norm, *to, BATCH, CLIENTS
+
+        tile = {"parts": parts, "BP": bp, "warps": warps, "stages": stages}
+        options = {"UPDATE": True, "SHARE": share, "BLOCK": bp, **sizes}
+        options |= {"num_warps": warps, "num_stages": stages}
+        grid = (triton.cdiv(41 * 41, share), CLIENTS * BATCH)
+        kernel = triton_norm._window_gradient
+        yield Job(("FIRST", 0), "84", tile, kernel, grid, inputs, options)
+
+
 def jobs() -> list[Job]:
-    found: list[Job] = []
+    found: list[Job] = [*first_updates()]
     for layer in LAYERS:
         found += [*forwards(layer), *updates(layer)]
         found += input_gradients(layer) if layer.has_input_gradient else []
@@ -221,7 +246,7 @@ def main(out: Path) -> None:
                 row = {"table": table, "place": place, "layer": job.layer, **job.tile}
                 lines.write(json.dumps({**row, "us": round(time, 1)}) + "\n")
     for ((table, place), layer), times in found.items():
-        present = getattr(kernels, table)[place]
+        present = triton_norm.FIRST if table == "FIRST" else getattr(kernels, table)[place]
         now = [time for time, tile in times if tile == present]
         print(f"{table}[{place}], {layer}: now {present} {now and round(now[0], 1)}")
         for time, tile in sorted(times, key=lambda entry: entry[0])[:4]:
