@@ -1,12 +1,13 @@
 """Times the tiles of the convolution kernels on a GPU, at the sizes of the paper's networks.
 
-    PYTHONPATH=src python benchmarks/2026-11-15-kernels/tiles.py OUT.jsonl
+    PYTHONPATH=src python benchmarks/2026-11-15-kernels/tiles.py OUT.jsonl [--tables FIRST,FORWARD]
 
 For each table of `triton_layers` and each layer: the present tile, the best ones, and what they
 take in microseconds for 100 clients of 10 images. All tiles go to OUT. They are compiled by several
 processes first, which share Triton's cache.
 """
 
+import argparse
 import itertools
 import json
 import os
@@ -197,16 +198,16 @@ def first_updates() -> Iterator[Job]:
         yield Job(("FIRST", 0), "84", tile, kernel, grid, inputs, options)
 
 
-def jobs() -> list[Job]:
+def jobs(tables: str) -> list[Job]:
     found: list[Job] = [*first_updates()]
     for layer in LAYERS:
         found += [*forwards(layer), *updates(layer)]
         found += input_gradients(layer) if layer.has_input_gradient else []
-    return found
+    return [job for job in found if not tables or job.table[0] in tables.split(",")]
 
 
-def compile_some(number: int) -> None:
-    for job in jobs()[number::PROCESSES]:
+def compile_some(chosen: list[Job], number: int) -> None:
+    for job in chosen[number::PROCESSES]:
         try:
             job.kernel.warmup(*job.inputs(), grid=job.grid, **job.options)
         except triton.runtime.errors.OutOfResources:
@@ -232,14 +233,14 @@ def microseconds(job: Job) -> float | None:
     return min(times)
 
 
-def main(out: Path) -> None:
-    command = [sys.executable, *sys.argv]
+def main(chosen: list[Job], out: Path) -> None:
+    command = [sys.executable, *sys.argv, "--part"]
     workers = [subprocess.Popen([*command, str(n)]) for n in range(PROCESSES)]
     for worker in workers:
         worker.wait()
     found: dict[tuple[tuple[str, int], str], list[tuple[float, dict[str, int]]]] = defaultdict(list)
     with out.open("w") as lines:
-        for job in jobs():
+        for job in chosen:
             if time := microseconds(job):
                 found[job.table, job.layer].append((time, job.tile))
                 table, place = job.table
@@ -254,7 +255,12 @@ def main(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 2:
-        compile_some(int(sys.argv[2]))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--tables", default="", help="names of tables; default: all")
+    parser.add_argument("--part", type=int, help="only compile the tiles of one process")
+    given = parser.parse_args()
+    if given.part is None:
+        main(jobs(given.tables), given.out)
     else:
-        main(Path(sys.argv[1]))
+        compile_some(jobs(given.tables), given.part)
