@@ -16,6 +16,7 @@ from scool.cli import console as console_module
 from scool.cli.live import View, sparkline
 from scool.cli.main import dispatch
 from scool.errors import ConfigError, RunError
+from scool.recording.lock import writing
 
 SMALL = ["--clients", "6", "--groups", "2", "--epochs", "1", "--device", "cpu", "--quiet"]
 
@@ -72,7 +73,10 @@ def test_ls_shows_broken_and_unfinished_runs(
     (runs / "c" / "metrics.jsonl").unlink()
     assert dispatch(["ls", str(runs)]) == 0
     out = capsys.readouterr().out
-    assert "2/3" in out and "running" in out and "unknown" in out and "0/3" in out
+    assert "2/3" in out and "killed" in out and "unknown" in out and "0/3" in out
+    with writing(runs / "a"):
+        assert dispatch(["ls", str(runs)]) == 0
+    assert "running" in capsys.readouterr().out
 
 
 def test_ls_of_nothing_is_refused(tmp_path: Path) -> None:
@@ -122,12 +126,25 @@ def test_watch_follows_until_the_end(runs: Path, capsys: pytest.CaptureFixture[s
         (runs / "a" / "run.json").write_text(json.dumps(header | {"status": "finished"}))
 
     writer = threading.Thread(target=go_on)
-    writer.start()
-    assert dispatch(["watch", str(runs / "a"), "--every", "0.05"]) == 0
+    with writing(runs / "a"):
+        writer.start()
+        assert dispatch(["watch", str(runs / "a"), "--every", "0.05"]) == 0
     writer.join()
     captured = capsys.readouterr()
     assert "round 1/3" in captured.out and "round 3/3" in captured.out
     assert "finished" in captured.err
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}"])
+def test_watch_ends_where_nobody_is_at_the_run(
+    runs: Path, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop_at(runs / "a", 1)
+    if content:
+        (runs / "a" / "run.json").write_text(content)
+    assert dispatch(["watch", str(runs / "a")]) == 0
+    words = "unknown" if content else f"killed; `scool resume {runs / 'a'}` goes on"
+    assert words in capsys.readouterr().err
 
 
 def test_watch_takes_the_newest_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

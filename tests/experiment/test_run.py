@@ -12,6 +12,7 @@ from scool import LocalOnly, LocalSGD, SCooL, fit
 from scool.data.arrays import from_arrays
 from scool.errors import ConfigError, ModelError, QuarantineError, RunError
 from scool.priors import SBM
+from scool.recording.lock import LOCK, is_written, writing
 from toys import (
     assert_trees_equal,
     classification,
@@ -81,6 +82,25 @@ def test_who_was_left_out_stays_out_after_a_resume(tmp_path: Path) -> None:
     fit(federation, "mlp", METHOD, rounds=4, out=tmp_path / "b", resume=True, **options)
     for file in ("metrics.jsonl", "checkpoint-000004.safetensors"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:
+    """Rounds recorded twice would be paid twice in the result."""
+    fed, method = classification(), LocalOnly(sgd=SGD)
+    out = tmp_path / "run"
+    fit(fed, "linear", method, rounds=2, out=out, device="cpu")
+    before = (out / "metrics.jsonl").read_bytes()
+    with writing(out):
+        assert is_written(out)
+        with pytest.raises(RunError, match="another process is at the run"):
+            fit(fed, "linear", method, rounds=4, out=out, resume=True, device="cpu")
+    assert (out / "metrics.jsonl").read_bytes() == before
+    assert not is_written(out) and not (out / LOCK).exists()
+    again = fit(fed, "linear", method, rounds=4, out=out, resume=True, device="cpu")
+    assert len(again.history) == 4 and not (out / LOCK).exists()
+    (tmp_path / "new").mkdir()
+    with writing(tmp_path / "new"), pytest.raises(RunError, match="another process"):
+        fit(fed, "linear", method, rounds=1, out=tmp_path / "new", device="cpu")
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_does_not(tmp_path: Path) -> None:

@@ -50,12 +50,12 @@ def view_of(record: RunRecord) -> View:
 
 def has_ended(folder: Path, record: RunRecord) -> bool:
     """Whether nothing more is to come."""
-    if record.status == "interrupted":
+    if record.status in ("interrupted", "killed", "unknown"):
         return True
     is_comparison = (folder / "compare.json").is_file()
     waiting = is_comparison and bool(missing_methods(folder))
     records = [read_run(path) for path in find_runs([folder])] if is_comparison else [record]
-    return not waiting and all(r.status in ("finished", "interrupted") for r in records)
+    return not waiting and all(r.status != "running" for r in records)
 
 
 def watch(arguments: Sequence[str]) -> int:
@@ -76,5 +76,6 @@ def watch(arguments: Sequence[str]) -> int:
                 break
             time.sleep(command.every)
     if record.status != "running":
-        print(f"{record.path}: {record.status}", file=sys.stderr)
+        go_on = f"; `scool resume {command.folder}` goes on" if record.status == "killed" else ""
+        print(f"{record.path}: {record.status}{go_on}", file=sys.stderr)
     return 0

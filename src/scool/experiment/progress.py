@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from scool.engines.sharded_ranks import Ranks
 from scool.errors import RunError
 from scool.experiment.options import as_dict
 from scool.recording.checkpoint import Checkpoint, flatten, unflatten
-from scool.recording.folder import RunFolder
+from scool.recording.folder import RunFolder, check_free, make_folder
+from scool.recording.lock import writing
 from scool.recording.shards import HOLDER, save_part
 from scool.types import Info, Params, Tree
 
@@ -102,8 +104,9 @@ def open_run(
     engine: AnyEngine,
     algorithm: Any,
     theta0: Params,
+    held: ExitStack,
 ) -> tuple[RunFolder | None, Progress]:
-    """The folder, and how far the run in it has come."""
+    """The folder, locked until `held` is closed, and how far the run in it has come."""
     state = algorithm.init(engine, theta0)
     ranks, stacked, mine = Ranks(), frozenset[str](), None
     if isinstance(engine, ShardedEngine):
@@ -112,10 +115,11 @@ def open_run(
     if out is None or not resume:
         folder = None if out is None else RunFolder(Path(out))
         if folder is not None:
-            ranks.first(lambda: RunFolder.create(folder.path, header))
+            ranks.first(lambda: _begin(folder.path, header, held))
         return folder, Progress(state, engine.active, folder, header["rounds"], ranks, stacked)
     folder = RunFolder(Path(out))
     ranks.first(lambda: _check_same(RunFolder.open(folder.path), header))
+    ranks.first(lambda: held.enter_context(writing(folder.path)))
     checkpoint = ranks.each(lambda: _last_checkpoint(folder, mine, stacked))
     done = checkpoint.rounds if checkpoint else 0
     if checkpoint:
@@ -138,6 +142,13 @@ def open_run(
         graphs=graphs,
         seconds=seconds,
     )
+
+
+def _begin(path: Path, header: Mapping[str, Any], held: ExitStack) -> None:
+    check_free(path)
+    make_folder(path)
+    held.enter_context(writing(path))
+    RunFolder.create(path, header)  # looks again: another process may have come first
 
 
 def _last_checkpoint(

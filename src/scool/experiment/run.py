@@ -4,6 +4,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -147,71 +148,72 @@ def fit(
     header["identity"]["between_rounds"] = between
     algorithm = BetweenRounds.around(algorithm, **between)
     ranks.agree("method, data or first model", header["identity"])
-    folder, progress = open_run(out, resume, header, engine, algorithm, theta0)
-    if folder:
-        ranks.first(lambda: write_clients(folder.path, federation))
-    recorders = recorders if ranks.is_first else ()
-    for recorder in recorders:
-        recorder.start(header, progress.done)
-    bytes_at_start = memory_at_start(engine.device)
-    stop = Stop(ranks)
-    try:
-        with fitting_threads(module, len(engine.owned)), stop.listening():
-            while progress.done < rounds:
-                t = progress.done
-                is_last = t + 1 == rounds
-                began = time.perf_counter()
-                state, info = algorithm.step(engine, progress.state, t)
-                _check_anybody(engine)
-                is_evaluated = is_last or (t + 1) % eval_every == 0
-                scores = evaluate(engine, state.theta, federation) if is_evaluated else None
-                row = describe_round(t, info, scores, engine, federation)
-                progress.finish_round(state, row, info, engine, time.perf_counter() - began)
-                for recorder in recorders:
-                    recorder.round(row, info)
-                is_due = checkpoint_every and progress.done % checkpoint_every == 0
-                if is_due or (is_last and (checkpoint_every or progress.saved)):
-                    progress.save(engine)
-                stop.check(info["graph"])
-                progress.settle(engine, info["graph"])
-    except RankLost as error:
-        if folder is None or not ranks.is_first:
-            raise
-        saved = f"round {progress.saved}" if progress.saved else "the start"
-        saved += f" is saved, `scool resume {folder.path}` goes on from there"
-        raise RankLost(f"{error}; {saved}, with any number of ranks") from error
-    except KeyboardInterrupt:
-        if folder is None or not stop.is_agreed:
-            raise
-        progress.save(engine)
-        done = progress.done
-        ranks.first(lambda: folder.update_header(status="interrupted", rounds_done=done))
-        raise Interrupted(
-            f"stopped after round {progress.done} of {rounds} of {method}; the state is saved, "
-            f"`scool resume {folder.path}` goes on"
-        ) from None
-    result = Result(
-        method=method,
-        seed=seed,
-        rounds=rounds,
-        seconds=progress.seconds,
-        theta=_models(engine, progress.state.theta),
-        score=_scores(progress.history[-1]),
-        history=progress.history,
-        graphs=progress.graphs,
-        federation=federation,
-        module=module,
-        run_dir=folder.path if folder else None,
-        network=header["model"],
-    )
-    if folder:
-        about: dict[str, Any] = {"rounds_done": rounds, "result": result.summary()}
-        if memory := memory_used(module, len(engine.owned), engine.device, bytes_at_start):
-            about["memory"] = memory
-        ranks.first(lambda: folder.update_header(status="finished", **about))
-    for recorder in recorders:
-        recorder.end(result)
-    return result
+    with ExitStack() as held:
+        folder, progress = open_run(out, resume, header, engine, algorithm, theta0, held)
+        if folder:
+            ranks.first(lambda: write_clients(folder.path, federation))
+        recorders = recorders if ranks.is_first else ()
+        for recorder in recorders:
+            recorder.start(header, progress.done)
+        bytes_at_start = memory_at_start(engine.device)
+        stop = Stop(ranks)
+        try:
+            with fitting_threads(module, len(engine.owned)), stop.listening():
+                while progress.done < rounds:
+                    t = progress.done
+                    is_last = t + 1 == rounds
+                    began = time.perf_counter()
+                    state, info = algorithm.step(engine, progress.state, t)
+                    _check_anybody(engine)
+                    is_evaluated = is_last or (t + 1) % eval_every == 0
+                    scores = evaluate(engine, state.theta, federation) if is_evaluated else None
+                    row = describe_round(t, info, scores, engine, federation)
+                    progress.finish_round(state, row, info, engine, time.perf_counter() - began)
+                    for recorder in recorders:
+                        recorder.round(row, info)
+                    is_due = checkpoint_every and progress.done % checkpoint_every == 0
+                    if is_due or (is_last and (checkpoint_every or progress.saved)):
+                        progress.save(engine)
+                    stop.check(info["graph"])
+                    progress.settle(engine, info["graph"])
+        except RankLost as error:
+            if folder is None or not ranks.is_first:
+                raise
+            saved = f"round {progress.saved}" if progress.saved else "the start"
+            saved += f" is saved, `scool resume {folder.path}` goes on from there"
+            raise RankLost(f"{error}; {saved}, with any number of ranks") from error
+        except KeyboardInterrupt:
+            if folder is None or not stop.is_agreed:
+                raise
+            progress.save(engine)
+            done = progress.done
+            ranks.first(lambda: folder.update_header(status="interrupted", rounds_done=done))
+            raise Interrupted(
+                f"stopped after round {progress.done} of {rounds} of {method}; the state is saved, "
+                f"`scool resume {folder.path}` goes on"
+            ) from None
+        result = Result(
+            method=method,
+            seed=seed,
+            rounds=rounds,
+            seconds=progress.seconds,
+            theta=_models(engine, progress.state.theta),
+            score=_scores(progress.history[-1]),
+            history=progress.history,
+            graphs=progress.graphs,
+            federation=federation,
+            module=module,
+            run_dir=folder.path if folder else None,
+            network=header["model"],
+        )
+        if folder:
+            about: dict[str, Any] = {"rounds_done": rounds, "result": result.summary()}
+            if memory := memory_used(module, len(engine.owned), engine.device, bytes_at_start):
+                about["memory"] = memory
+            ranks.first(lambda: folder.update_header(status="finished", **about))
+        for recorder in recorders:
+            recorder.end(result)
+        return result
 
 
 def _models(engine: AnyEngine, theta: Tree) -> Tree:

@@ -17,6 +17,7 @@ from torch import Tensor
 from scool.errors import RunError
 from scool.recording.atomic import write_bytes, write_json
 from scool.recording.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from scool.recording.lock import LOCK
 from scool.recording.shards import forget_parts, take_rows
 
 KEPT = 2  # checkpoints that stay: the newest, and the one before in case it gets damaged
@@ -25,8 +26,21 @@ KEPT = 2  # checkpoints that stay: the newest, and the one before in case it get
 def is_taken(path: Path) -> bool:
     """Whether something is there; an empty folder, or what a kill left of a start, is not."""
     return path.exists() and (
-        not path.is_dir() or any(not file.name.endswith(".tmp") for file in path.iterdir())
+        not path.is_dir()
+        or any(file.name != LOCK and not file.name.endswith(".tmp") for file in path.iterdir())
     )
+
+
+def check_free(path: Path) -> None:
+    """Nothing is ever overwritten.
+
+    Raises:
+        RunError: something is there.
+    """
+    if is_taken(path):
+        is_run = any((path / name).is_file() for name in ("run.json", "compare.json"))
+        go_on = f"continue it with `scool resume {path}`, or " if is_run else ""
+        raise RunError(f"out = {str(path)!r} exists already: {go_on}choose another --out")
 
 
 def make_folder(path: Path) -> None:
@@ -46,10 +60,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, header: Mapping[str, Any]) -> "RunFolder":
         """A new folder; an existing run is never overwritten."""
-        if is_taken(path):
-            is_run = any((path / name).is_file() for name in ("run.json", "compare.json"))
-            go_on = f"continue it with `scool resume {path}`, or " if is_run else ""
-            raise RunError(f"out = {str(path)!r} exists already: {go_on}choose another --out")
+        check_free(path)
         make_folder(path)
         folder = cls(path)
         write_json(path / "run.json", header)

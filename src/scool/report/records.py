@@ -13,6 +13,7 @@ from torch import Tensor
 
 from scool.errors import RunError
 from scool.recording.clients import Clients, read_clients
+from scool.recording.lock import is_written
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,9 @@ class RunRecord:
 
     @property
     def status(self) -> str:
-        """finished, interrupted, running (or killed), or unknown."""
-        return str(self.header.get("status", "unknown"))
+        """finished, interrupted, diverged, running, killed (nobody is at it), or unknown."""
+        status = str(self.header.get("status", "unknown"))
+        return "killed" if status == "running" and not is_written(self.path) else status
 
     @property
     def rounds(self) -> int:
@@ -172,7 +174,7 @@ def _with_progress(record: RunRecord) -> RunRecord:
     wanted = record.header.get("rounds")
     if record.status != "finished" and record.header:
         of = f" of {wanted}" if wanted else ""
-        words = "in progress, or killed" if record.status == "running" else record.status
+        words = "in progress" if record.status == "running" else record.status
         record.problems.append(f"{words}: {record.rounds}{of} rounds are recorded")
     if record.rows and not record.evaluated:
         record.problems.append("no round was evaluated yet: there are no scores")

@@ -1,0 +1,56 @@
+"""One process writes to a run folder at a time.
+
+A lock in the folder is held while a run lasts. The system takes it away from a process that has
+died, however it died, so that a killed run can be told from one that goes on.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from scool.errors import RunError
+
+LOCK = "run.lock"
+PATIENCE = 1.0  # seconds, for those who only ask
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Keep other processes from writing to an existing folder.
+
+    Raises:
+        RunError: another one does.
+    """
+    lock = FileLock(folder / LOCK)
+    try:
+        lock.acquire(timeout=PATIENCE)
+    except Timeout:
+        raise RunError(
+            f"another process is at the run in {folder}: `scool watch {folder}` follows it; or "
+            "choose another --out"
+        ) from None
+    except OSError as error:
+        raise RunError(f"cannot lock {folder}: {error.strerror}; choose another --out") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # some systems keep a file that is open
+            (folder / LOCK).unlink()
+        lock.release()
+
+
+def is_written(folder: Path) -> bool:
+    """Whether some process is at the run in a folder."""
+    if not (folder / LOCK).is_file():
+        return False
+    lock = FileLock(folder / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return True
+    except OSError:  # a folder that we may only read
+        return False
+    lock.release()
+    return False
