@@ -321,6 +321,19 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_serves(
     assert last.read_bytes() == whole
 
 
+def test_a_finished_run_without_models_shows_its_result(
+    finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for file in finished.glob("checkpoint-*"):
+        file.unlink()
+    assert code_of(monkeypatch, "resume", "r", "--json") == 0
+    result = json.loads((finished / "run.json").read_text())["result"]
+    assert json.loads(capsys.readouterr().out) == result
+    (finished / "run.json").write_text("{}")
+    assert code_of(monkeypatch, "resume", "r") == 2
+    assert "run.json is damaged: it does not say what it is" in capsys.readouterr().err
+
+
 def test_a_checkpoint_or_run_of_another_version(
     finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

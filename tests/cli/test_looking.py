@@ -111,6 +111,13 @@ def test_diff_of_what_is_no_run(made: Path) -> None:
         dispatch(["diff", str(made / "a"), str(made)])
 
 
+def test_diff_and_export_of_a_comparison(tmp_path: Path) -> None:
+    (tmp_path / "compare.json").write_text("{}")
+    for words in (["diff", str(tmp_path), str(tmp_path)], ["export", str(tmp_path)]):
+        with pytest.raises(RunError, match="is a comparison: give one of the run folders in it"):
+            dispatch(words)
+
+
 # ---------------------------------------------------------------------- watch
 
 

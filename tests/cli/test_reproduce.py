@@ -145,6 +145,9 @@ def test_ablations_bring_what_they_are_compared_with(
 
 def test_mistakes_are_named(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert dispatch(["reproduce"]) == 2 and dispatch(["reproduce", "--help"]) == 0
+    assert dispatch(["reproduce", "--list"]) == 2  # the word on what comes first
+    with pytest.raises(ConfigError, match="--list shows what --out has"):
+        dispatch(["reproduce", "table1", "--list", "--results", "."])
     assert "ablations" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="unknown reproduction 'table': did you mean 'table1'"):
         dispatch(["reproduce", "table"])

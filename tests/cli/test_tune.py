@@ -75,7 +75,7 @@ def test_options_of_other_data_are_taken_with_a_word(capsys: pytest.CaptureFixtu
     words = ["compare", "--methods", "local", "--tuned", "t", "--dataset", "synthetic"]
     assert dispatch([*words, "--no-figures", "--out", "c", "--json", *SMALL]) == 0
     said = capsys.readouterr().err
-    assert "the options in t were chosen on digits/auto, not on synthetic/auto" in said
+    assert "the options in t were chosen on other data: dataset digits (here synthetic)" in said
 
 
 def test_defaults_depend_on_the_data() -> None:

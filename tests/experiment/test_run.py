@@ -263,6 +263,14 @@ def test_a_run_is_continued_only_with_what_it_was_started_with(tmp_path: Path) -
     assert header["identity"]["algorithm"]["name"] == type(METHOD).__name__
 
 
+def test_things_that_are_no_prior_or_no_federation_are_named() -> None:
+    for wrong in (SBM, "sbm"):
+        with pytest.raises(ConfigError, match=r"prior = .* give a prior, e\.g\. scool\.SBM"):
+            SCooL(prior=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"federation = \[1, 2\]"):
+        fit([1, 2], "mlp", METHOD)  # type: ignore[arg-type]
+
+
 def test_a_record_without_models_is_not_begun_anew(tmp_path: Path) -> None:
     federation = classification()
     out = tmp_path / "run"

@@ -225,6 +225,28 @@ def test_unmasked_accuracy_has_a_column_where_it_was_measured(tmp_path: Path) ->
     assert "| Local SGD | 90.00 | 2.50 | 0.00 | 2 | 7.00 (1 of them) | 87.50 |" in text
 
 
+def test_damaged_records_are_left_out_by_name(tmp_path: Path) -> None:
+    record(tmp_path, ROWS["local"], 0, 90.0)
+    empty, short, broken = (record(tmp_path, ROWS["local"], seed, 50.0) for seed in (1, 2, 3))
+    (empty / "metrics.jsonl").unlink()
+    lines = (short / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (short / "metrics.jsonl").write_text(lines[0])
+    (broken / "run.json").write_text("{")
+    found, notes = summaries(tmp_path, TABLE1)
+    assert found["local"]["seeds"] == [0] and not found["local"]["diverged"]
+    assert f"{empty} is left out: damaged, 0 of 100 rounds are recorded" in notes
+    assert f"{short} is left out: damaged, 1 of 100 rounds are recorded" in notes
+    assert any(note.startswith(f"{broken} is left out: run.json is damaged") for note in notes)
+
+
+def test_seeds_can_be_chosen_among_the_recorded(tmp_path: Path) -> None:
+    for seed in range(3):
+        record(tmp_path, ROWS["local"], seed, 90.0)
+    for seeds, expected in ((None, [0, 1, 2]), (range(1, 9), [1, 2]), (range(1), [0])):
+        (measured,), _ = collect(STUDY, [ROWS["local"]], [tmp_path], seeds)
+        assert list(measured.accuracies) == expected
+
+
 def test_data_options_and_methods_decide_where_a_run_belongs(tmp_path: Path) -> None:
     record(tmp_path, ROWS["local"], 0, 90.0, study=Study(setting="sbm"))
     record(tmp_path, ROWS["scool-sbm"], 0, 90.0, study=Study(clients=10))

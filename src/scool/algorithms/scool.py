@@ -81,6 +81,9 @@ class SCooL:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        given: Any = self.prior  # a person may give anything
+        is_prior = hasattr(given, "e_step") and not isinstance(given, type)
+        require(is_prior, "prior", given, "give a prior, e.g. scool.SBM()")
         require(0 < self.fraction <= 1, "fraction", self.fraction, "give a fraction in (0, 1]")
         require(0 <= self.cross_ema < 1, "cross_ema", self.cross_ema, "give a number in [0, 1)")
         require(

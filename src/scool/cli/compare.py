@@ -20,7 +20,7 @@ from scool.experiment.compare import (
     summarise,
 )
 from scool.experiment.config import Settings, default_run
-from scool.experiment.options import with_options
+from scool.experiment.options import as_dict, with_options
 from scool.experiment.result import Result
 from scool.experiment.tune import read_chosen, searched_data
 from scool.learning.local_sgd import LocalSGD
@@ -93,15 +93,21 @@ def say(notes: Sequence[str], quiet: bool) -> None:
         print(f"note: {note}", file=sys.stderr)
 
 
+PLACES = ("data_dir", "verify_checksums", "val_fraction", "truth")
+"""Options of the data that make no other task of it."""
+
+
 def _tuned(
     folder: Path, methods: Sequence[str], settings: Settings
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """What a search chose for the methods compared, and what speaks against it."""
     chosen = read_chosen(folder)
     notes = [f"{m} has no tuned options in {folder}" for m in methods if m not in chosen]
-    here, there = f"{settings.data.dataset}/{settings.data.partition}", searched_data(folder)
-    if here != there:
-        notes.append(f"the options in {folder} were chosen on {there}, not on {here}")
+    here, there = as_dict(settings.data), searched_data(folder)
+    other = [n for n in here if n not in PLACES and n in there and here[n] != there[n]]
+    if other:
+        words = ", ".join(f"{name} {there[name]} (here {here[name]})" for name in other)
+        notes.append(f"the options in {folder} were chosen on other data: {words}")
     return {method: chosen[method] for method in methods if method in chosen}, notes
 
 

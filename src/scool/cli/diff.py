@@ -11,10 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from scool.errors import RunError
 from scool.report.differences import differing, flat, options_of
 from scool.report.lines import figures
-from scool.report.records import RunRecord, is_run, read_run
+from scool.report.records import RunRecord, check_run, read_run
 
 NAMES = {
     "score": "score",
@@ -68,8 +67,7 @@ def first_difference(a: RunRecord, b: RunRecord) -> int | None:
 def diff(arguments: Sequence[str]) -> int:
     command = tyro.cli(DiffCommand, args=list(arguments), prog="scool diff")
     for name, path in (("a", command.a), ("b", command.b)):
-        if not is_run(path):
-            raise RunError(f"{name} = {str(path)!r} is not the folder of a run: it has no run.json")
+        check_run(name, path)
     a, b = read_run(command.a), read_run(command.b)
     found = compare_runs(a, b)
     if command.json:

@@ -11,7 +11,7 @@ from scool.experiment.graph import Graph
 from scool.experiment.looks import write_export
 from scool.experiment.models import theta_of
 from scool.recording.folder import is_taken
-from scool.report.records import is_run, read_run
+from scool.report.records import check_run, read_run
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,7 @@ class ExportCommand:
 
 def export(arguments: Sequence[str]) -> int:
     command = tyro.cli(ExportCommand, args=list(arguments), prog="scool export")
-    if not is_run(command.run):
-        raise RunError(f"run = {str(command.run)!r} is not the folder of a run: no run.json")
+    check_run("run", command.run)
     out = command.out or command.run / "export"
     if is_taken(out):
         raise RunError(f"out = {str(out)!r} exists already: choose another --out")

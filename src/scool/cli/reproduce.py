@@ -49,8 +49,8 @@ class ReproduceCommand:
     """cifar10, cifar100 or mini_imagenet."""
     setting: Literal["noniid", "sbm"] = "noniid"
     """The paper's partitions: non-IID and non-IID SBM."""
-    seeds: int = 1
-    """How many, from --seed on."""
+    seeds: int | None = None
+    """How many, from --seed on; default: 1, and with --results all that are recorded."""
     seed: int = 0
     """The first seed."""
     methods: str = ""
@@ -83,7 +83,7 @@ class ReproduceCommand:
         return Study(
             dataset=self.dataset,
             setting=self.setting,
-            seeds=self.seeds,
+            seeds=1 if self.seeds is None else self.seeds,
             seed=self.seed,
             rounds=self.rounds,
             device=self.device,
@@ -91,6 +91,12 @@ class ReproduceCommand:
             clients=self.clients,
             verify_checksums=self.verify_checksums,
         )
+
+    @property
+    def wanted_seeds(self) -> range | None:
+        """Of recorded runs; None: all."""
+        is_open = self.seeds is None and not self.seed
+        return None if is_open else range(self.seed, self.seed + (self.seeds or 1))
 
 
 def usage() -> str:
@@ -102,9 +108,9 @@ def usage() -> str:
 
 
 def reproduce(arguments: Sequence[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments or arguments[0].startswith("-"):
         print(usage())
-        return 0 if arguments else 2
+        return 0 if arguments and arguments[0] in ("-h", "--help") else 2
     target, *rest = arguments
     if target not in TARGETS:
         raise ConfigError(f"unknown reproduction {target!r}: {nearest(target, TARGETS)}")
@@ -112,6 +118,8 @@ def reproduce(arguments: Sequence[str]) -> int:
     command = tyro.cli(ReproduceCommand, args=rest, prog=prog, description=ABOUT[target])
     study, rows = command.study, choose_rows(target, command.methods)
     out = command.out or (None if command.results else Path("runs") / "reproduction")
+    if command.list and command.results:
+        raise ConfigError("--list shows what --out has, and --results runs nothing: give one")
     if command.list:
         _show(jobs_of(study, rows, out or Path("runs") / "reproduction"))
         return 0
@@ -164,7 +172,8 @@ def _report(
     command: ReproduceCommand,
 ) -> None:
     """Tables to stdout and, with the figures, to files."""
-    measured, notes = collect(study, rows, folders)
+    seeds = command.wanted_seeds if command.results else None
+    measured, notes = collect(study, rows, folders, seeds)
     if not measured:
         raise RunError(
             f"no finished run of {target}, {study.name} is in "

@@ -55,7 +55,12 @@ def resume(arguments: Sequence[str]) -> int:
             "again, and it goes on where it stopped"
         )
     folder = RunFolder.open(command.folder)
-    config = config_of(folder.header, folder.path)
+    header = folder.header
+    config = config_of(header, folder.path)
+    has_models = any(folder.path.glob("checkpoint-*"))
+    if header.get("status") == "finished" and "result" in header and not has_models:
+        print_summary(header["result"], command.json)  # all that was kept of it
+        return 0
     with (
         leading(command.ranks),
         Console(config.settings.rounds, quiet=command.quiet) as console,

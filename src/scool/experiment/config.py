@@ -164,9 +164,11 @@ def execute(
 
 def config_of(header: Mapping[str, Any], path: Path) -> RunConfig:
     """The configuration that a run folder was made with."""
-    if header.get("format") != "scool-run-1":
+    if "format" not in header:
+        raise RunError(f"{path / 'run.json'} is damaged: it does not say what it is")
+    if header["format"] != "scool-run-1":
         raise RunError(
-            f"{path} was written by another version of scool ({header.get('format')}): "
+            f"{path} was written by another version of scool ({header['format']}): "
             "use that version to read it"
         )
     if not header.get("config"):

@@ -113,6 +113,8 @@ def fit(
         the models, their scores, the graph of every round, and what it cost. Of several ranks the
         first has all models, the others have those of their clients.
     """
+    is_data = isinstance(federation, Federation)
+    require(is_data, "federation", federation, "give one, e.g. of scool.from_arrays(...)")
     is_whole = isinstance(rounds, int) and rounds >= 1
     require(is_whole, "rounds", rounds, "give a whole number, at least 1")
     is_method = hasattr(algorithm, "init") and not isinstance(algorithm, type)

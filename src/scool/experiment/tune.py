@@ -193,7 +193,6 @@ def read_chosen(folder: Path) -> dict[str, Options]:
     return {row["method"]: row["options"] for row in values["chosen"] if row["options"] is not None}
 
 
-def searched_data(folder: Path) -> str:
-    """The dataset and partition that a search was made on."""
-    data = _read(folder)["search"]["settings"]["data"]
-    return f"{data['dataset']}/{data['partition']}"
+def searched_data(folder: Path) -> dict[str, Any]:
+    """The data that a search was made on, as options."""
+    return dict(_read(folder)["search"]["settings"]["data"])

@@ -1,5 +1,6 @@
 """Files that are either old or new, never half."""
 
+import errno
 import json
 import os
 import secrets
@@ -24,9 +25,10 @@ def write_bytes(path: Path, content: bytes) -> None:
         os.replace(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "Free some space or choose another --out" if is_full else "Choose another --out"
         raise RunError(
-            f"cannot write {path}: {error.strerror}. Free some space or choose another --out; "
-            "what was written before is intact"
+            f"cannot write {path}: {error.strerror}. {remedy}; what was written before is intact"
         ) from error
 
 

@@ -220,6 +220,18 @@ def is_run(path: Path) -> bool:
     return (path / "run.json").is_file() or (path / "metrics.jsonl").is_file()
 
 
+def check_run(name: str, path: Path) -> None:
+    """
+    Raises:
+        RunError: the folder given for `name` is no run.
+    """
+    if is_run(path):
+        return
+    if (path / "compare.json").is_file():
+        raise RunError(f"{name} = {str(path)!r} is a comparison: give one of the run folders in it")
+    raise RunError(f"{name} = {str(path)!r} is not the folder of a run: it has no run.json")
+
+
 def find_runs(paths: Sequence[Path]) -> list[Path]:
     """The run folders among and inside some folders, a comparison in its own order.
 

@@ -49,7 +49,7 @@ class Measured:
     @property
     def stopped(self) -> str:
         """Words on runs and clients that diverged; empty where none did."""
-        lost = len(self.records) - len(self.scored)
+        lost = sum(record.status == "diverged" for record in self.records)
         words = [f"diverged in {lost} of {len(self.records)} seeds"] if lost else []
         clients = [int(r.evaluated[-1].get("diverged") or 0) for r in self.scored]
         if any(clients):
@@ -112,16 +112,19 @@ def find_records(folders: Sequence[Path]) -> tuple[list[RunRecord], list[str]]:
                 continue
             if record.header.get("config"):
                 records.append(record)
+            elif not record.header:
+                notes.append(f"{record.path} is left out: {record.problems[0]}")
     return records, notes
 
 
 def collect(
-    study: Study, rows: Sequence[Row], folders: Sequence[Path]
+    study: Study, rows: Sequence[Row], folders: Sequence[Path], seeds: range | None = None
 ) -> tuple[list[Measured], list[str]]:
     """The measured rows in their order, and words on what was left out.
 
     A run belongs to a row by its configuration, whatever its folder is called. Runs of different
-    lengths are never averaged; of several runs of one seed the newest counts.
+    lengths are never averaged; of several runs of one seed the newest counts. Without `seeds` all
+    that are recorded count.
     """
     records, notes = find_records(folders)
     found: list[Measured] = []
@@ -133,7 +136,14 @@ def collect(
             if record.status not in ("finished", "diverged"):
                 notes.append(f"{record.path} is left out: {record.status}, {record.rounds} rounds")
                 continue
-            of_length = lengths.setdefault(int(record.header.get("rounds") or 0), {})
+            rounds = int(record.header.get("rounds") or 0)
+            if record.status == "finished" and (record.rounds != rounds or not record.evaluated):
+                words = f"damaged, {record.rounds} of {rounds} rounds are recorded"
+                notes.append(f"{record.path} is left out: {words}")
+                continue
+            if seeds is not None and record.seed not in seeds:
+                continue
+            of_length = lengths.setdefault(rounds, {})
             if (record.seed or 0) in of_length:
                 older = of_length[record.seed or 0].path
                 notes.append(f"{older} is left out: {record.path} is newer")

@@ -40,7 +40,8 @@ def figures_of(target: str, rows: Sequence[Measured]) -> dict[str, Plot]:
 
 def write_figures(plots: dict[str, Plot], folder: Path, ending: str) -> list[Path]:
     """Each as PDF and PNG, with its numbers as CSV."""
-    make_folder(folder)
+    if plots:
+        make_folder(folder)
     paths: list[Path] = []
     for name, plot in plots.items():
         files = {kind: plot.figure.render(kind, dpi=200) for kind in ("pdf", "png")}

@@ -29,10 +29,6 @@ def claim(folder: Path) -> Iterator[bool]:
     try:
         yield True
     finally:
+        with suppress(OSError):  # some systems keep a file that is open
+            Path(f"{folder}.lock").unlink()
         lock.release()
-
-
-def forget(folder: Path) -> None:
-    """Remove the lock of a run that is over; whoever takes it now finds the run over."""
-    with suppress(OSError):  # some systems keep a file that is open
-        Path(f"{folder}.lock").unlink()

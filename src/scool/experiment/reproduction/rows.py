@@ -42,7 +42,8 @@ _TABLE1: tuple[Row, ...] = (
         "fedavg",
         "FedAvg",
         "fedavg",
-        "10 of 100 clients a round, 400 rounds = 2,000 local epochs (the paper: more than 1,000)",
+        "10 of 100 clients a round, 400 rounds = 2,000 epochs of those who take part, 200 a client "
+        "on average (the paper: more than 1,000)",
         {"participation": 0.1},
         rounds=400,
     ),

@@ -14,7 +14,7 @@ from scool.data.federation import Federation
 from scool.data.labelled import Labelled
 from scool.errors import QuarantineError, RunError
 from scool.experiment.config import RunConfig, execute
-from scool.experiment.reproduction.claims import claim, forget
+from scool.experiment.reproduction.claims import claim
 from scool.experiment.reproduction.keeping import LightRecords, tidy
 from scool.experiment.reproduction.matching import conflicts
 from scool.experiment.reproduction.plan import Job
@@ -126,7 +126,6 @@ def run_jobs(
                 continue
             state = state_of(job)
             if state == "over":  # another process was faster
-                forget(job.folder)
                 continue
             words = "goes on" if state == "started" else "starts"
             rest = [job, *(j for j in todo[number + 1 :] if state_of(j) != "over")]
@@ -137,7 +136,6 @@ def run_jobs(
             except Interrupted as stop:
                 text = str(stop).split("; ")[0]
                 raise Interrupted(f"{text}; the state is saved, the same command goes on") from None
-            forget(job.folder)
         left.add(job, time.monotonic() - began)
         made += 1
     return made
