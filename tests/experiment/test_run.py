@@ -269,6 +269,9 @@ def test_things_that_are_no_prior_or_no_federation_are_named() -> None:
             SCooL(prior=wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"federation = \[1, 2\]"):
         fit([1, 2], "mlp", METHOD)  # type: ignore[arg-type]
+    result = fit(classification(), "linear", LocalOnly(sgd=SGD), rounds=1, device="cpu")
+    with pytest.raises(ConfigError, match=r"x = 'inputs of shape \(2, 99\)' is not possible"):
+        result.predict(0, torch.zeros(2, 99))
 
 
 def test_a_record_without_models_is_not_begun_anew(tmp_path: Path) -> None:

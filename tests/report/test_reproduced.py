@@ -216,13 +216,13 @@ def test_unmasked_accuracy_has_a_column_where_it_was_measured(tmp_path: Path) ->
     found, _ = summaries(tmp_path, TABLE1)
     text = as_markdown("table1", STUDY, list(found.values()), [])
     assert "| seeds | unmasked | paper |" in text
-    assert "| Local SGD | 90.00 | 2.00 | – | 1 | 7.00 | 87.50 |" in text
+    assert "| Local SGD | 90.00 | 2.00 | – | 1 | 7.00 (-83.00) | 87.50 |" in text
     assert "| Ditto | 80.00 | 2.00 | – | 1 | – | 87.32 |" in text
-    record(tmp_path, ROWS["local"], 1, 90.0)
+    record(tmp_path, ROWS["local"], 1, 80.0)
     found, _ = summaries(tmp_path, TABLE1)
     assert found["local"]["unmasked"] == 7 and found["local"]["unmasked_seeds"] == 1
     text = as_markdown("table1", STUDY, list(found.values()), [])
-    assert "| Local SGD | 90.00 | 2.50 | 0.00 | 2 | 7.00 (1 of them) | 87.50 |" in text
+    assert "| Local SGD | 85.00 | 2.50 | 7.07 | 2 | 7.00 (-83.00) | 87.50 |" in text
 
 
 def test_damaged_records_are_left_out_by_name(tmp_path: Path) -> None:
@@ -256,6 +256,11 @@ def test_data_options_and_methods_decide_where_a_run_belongs(tmp_path: Path) -> 
     assert list(summaries(tmp_path, TABLE1, Study(clients=10))[0]) == ["scool-sbm"]
 
 
+def test_a_row_says_what_it_is_about_even_where_that_is_the_default() -> None:
+    (row,) = choose_rows("budget", "scool-sbm-10-percent")
+    assert stated_options(STUDY.config(row, 0), row)["fraction"] == 0.1
+
+
 def test_divergence_is_shown(tmp_path: Path) -> None:
     record(tmp_path, ROWS["cga-5-epochs"], 0, 50.0, status="diverged")
     record(tmp_path, ROWS["cga-5-epochs"], 1, 50.0)
@@ -284,11 +289,16 @@ def test_four_formats_hold_the_same_numbers(tmp_path: Path) -> None:
 
 
 def test_the_protocol_is_stated() -> None:
-    stated = stated_options(STUDY.config(ROWS["dpsgd-1-step"], 0))
+    stated = stated_options(STUDY.config(ROWS["dpsgd-1-step"], 0), ROWS["dpsgd-1-step"])
     assert stated["steps"] == 1 and stated["order"] == "cta" and "epochs" not in stated
-    stated = stated_options(STUDY.config(ROWS["fedavg"], 0))
+    stated = stated_options(STUDY.config(ROWS["fedavg"], 0), ROWS["fedavg"])
     assert stated["participation"] == 0.1 and stated["augment"] is True
-    assert stated_options(STUDY.config(ROWS["scool-sbm-released"], 0))["relu_logits"] is True
+    assert (
+        stated_options(STUDY.config(ROWS["scool-sbm-released"], 0), ROWS["scool-sbm-released"])[
+            "relu_logits"
+        ]
+        is True
+    )
 
 
 def test_a_page_is_filled_between_its_markers(tmp_path: Path) -> None:

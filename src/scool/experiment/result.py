@@ -85,7 +85,9 @@ class Result:
         evaluation."""
         model = self.model(client)
         inputs = x.cpu() if isinstance(x, Tensor) else torch.tensor(np.asarray(x))
-        transform = self.federation.transform
+        shape, transform = self.federation.input_shape, self.federation.transform
+        is_fit = inputs.shape[1:] == shape
+        require(is_fit, "x", f"inputs of shape {tuple(inputs.shape)}", f"give (n, *{shape})")
         inputs = inputs if transform is None else transform.evaluate(inputs)
         has_tokens = self.federation.train.x.dtype == torch.int64
         dtype = torch.int64 if has_tokens else next(iter(self.theta.values())).dtype

@@ -179,7 +179,7 @@ def summarise_row(measured: Measured, study: Study, all_rows: Sequence[Measured]
     values = list(seeds.values())
     numbers = figures(runs) if runs else {}
     best = [max(e["accuracy_mean"] for e in r.evaluated) for r in runs]
-    unmasked = [e for r in runs if (e := r.evaluated[-1].get(UNMASKED)) is not None]
+    both = [r.evaluated[-1] for r in runs if r.evaluated[-1].get(UNMASKED) is not None]
     theirs = None if row.family else paper.reported(row.name, study.dataset, study.setting)
     said = theirs.mean if theirs else None
     ours = mean(values)
@@ -197,8 +197,9 @@ def summarise_row(measured: Measured, study: Study, all_rows: Sequence[Measured]
         "accuracy": ours,
         "std_clients": numbers.get("std"),
         "std_seeds": sample_std(values),
-        "unmasked": mean(unmasked),
-        "unmasked_seeds": len(unmasked),
+        "unmasked": mean([e[UNMASKED] for e in both]),
+        "unmasked_change": mean([e[UNMASKED] - e["accuracy_mean"] for e in both]),
+        "unmasked_seeds": len(both),
         "best_round": mean(best),
         "diverged": measured.stopped,
         "paper": "diverges" if theirs and said is None else said,
@@ -214,7 +215,7 @@ def summarise_row(measured: Measured, study: Study, all_rows: Sequence[Measured]
         "seconds": numbers.get("seconds"),
         "hardware": sorted({str((r.header.get("hardware") or {}).get("device")) for r in runs}),
         "about": row.about,
-        "options": stated_options(measured.config),
+        "options": stated_options(measured.config, row),
         "records": [str(r.path) for r in measured.records],
     }
 
@@ -250,8 +251,9 @@ def _against(measured: Measured, all_rows: Sequence[Measured]) -> dict[str, Any]
     }
 
 
-def stated_options(config: RunConfig) -> dict[str, Any]:
-    """What a table must say of a run: SGD, and all that departs from the method's own defaults."""
+def stated_options(config: RunConfig, row: Row) -> dict[str, Any]:
+    """What a table must say of a run: SGD, what the row is about, and all that departs from the
+    method's own defaults."""
     mine = flat_options(as_dict(config.algorithm))
     plain = flat_options(as_dict(METHODS[config.method][1]))
     sgd = config.algorithm.sgd
@@ -259,8 +261,9 @@ def stated_options(config: RunConfig) -> dict[str, Any]:
     stated: dict[str, Any] = {"lr": sgd.lr, "batch_size": sgd.batch_size, **work}
     stated["weight_decay"] = sgd.weight_decay
     for name, value in mine.items():
-        if plain.get(name) != value and name.rpartition(".")[2] not in stated:
-            stated[name.rpartition(".")[2]] = value
+        short = name.rpartition(".")[2]
+        if (plain.get(name) != value or short in row.options) and short not in stated:
+            stated[short] = value
     for name in ("slow_momentum", "model_average"):
         if value := getattr(config.settings, name):
             stated[name] = value

@@ -53,10 +53,11 @@ EXPLANATION = (
     "Test accuracy in percent after the last round, mean over clients and seeds. `± clients` is "
     "the standard deviation over clients, mean over seeds, as in the paper's table; `± seeds` is "
     "that of the seeds' means. `unmasked` is the accuracy where a model may answer with classes "
-    "that the client does not have, of the seeds where it was measured; a column `− row` is the "
-    "difference to that row, seed by seed. A difference is within seed noise where it is smaller "
-    "than half the width of its 95 % interval (Student's t; the paper's five seeds, of which no "
-    "spread is known, are taken to vary as ours). With one seed the noise is not known."
+    "that the client does not have, of the seeds where it was measured, and in brackets what that "
+    "changed on these seeds; a column `− row` is the difference to that row, seed by seed. A "
+    "difference is within seed noise where it is smaller than half the width of its 95 % interval "
+    "(Student's t; the paper's five seeds, of which no spread is known, are taken to vary as "
+    "ours). With one seed the noise is not known."
 )
 
 
@@ -107,9 +108,9 @@ def _ours(row: Summary) -> str:
 
 
 def _unmasked(row: Summary) -> str:
-    count = row["unmasked_seeds"]
-    some = f" ({count} of them)" if 0 < count < len(row["seeds"]) else ""
-    return number(row["unmasked"]) + some
+    """The accuracy, and what it lost on the seeds that have both."""
+    change = row["unmasked_change"]
+    return number(row["unmasked"]) + ("" if change is None else f" ({change:+.2f})")
 
 
 def _judged(difference: float | None, words: str) -> str:
