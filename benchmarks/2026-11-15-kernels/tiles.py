@@ -193,7 +193,7 @@ def first_updates() -> Iterator[Job]:
         tile = {"parts": parts, "BP": bp, "warps": warps, "stages": stages}
         options = {"UPDATE": True, "SHARE": share, "BLOCK": bp, **sizes}
         options |= {"num_warps": warps, "num_stages": stages}
-        grid = (triton.cdiv(41 * 41, share), CLIENTS * BATCH)
+        grid = (CLIENTS * BATCH, triton.cdiv(41 * 41, share))
         kernel = triton_norm._window_gradient
         yield Job(("FIRST", 0), "84", tile, kernel, grid, inputs, options)
 

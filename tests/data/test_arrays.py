@@ -92,6 +92,8 @@ def test_tokens_stay_whole_numbers_from_the_arrays_to_a_prediction() -> None:
     result = fit(f, net, LocalOnly(sgd=LocalSGD(lr=0.5)), rounds=8, device="cpu")
     assert float(result.history[-1]["train_loss"]) < float(result.history[0]["train_loss"]) / 2
     assert result.predict(0, clients[0][0]).shape == (60, 2)
+    with pytest.raises(ConfigError, match="give whole numbers"):
+        result.predict(0, clients[0][0] + 0.5)
     with pytest.raises(DataError, match=r"client 1 train inputs are torch\.float32"):
         from_arrays([clients[0], (clients[1][0].astype("float32"), clients[1][1])], tokens=True)
 

@@ -190,6 +190,8 @@ def test_rows_of_the_table_are_compared_with_scool_seed_by_seed(tmp_path: Path) 
     assert changes["local"] == (pytest.approx(-10.0), "")  # though the seeds differ by twenty
     assert changes["fedavg"] == (pytest.approx(9.0), "one seed")
     assert changes["scool-sbm"] == (None, "")
+    record(tmp_path, ROWS["dpsgd-1-step"], 0, 20.0, rounds=100)  # a hundred steps, not epochs
+    assert summaries(tmp_path, TABLE1)[0]["dpsgd-1-step"]["change"] is None
 
 
 def test_the_newest_run_of_a_seed_counts_and_unfinished_ones_do_not(tmp_path: Path) -> None:

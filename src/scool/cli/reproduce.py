@@ -50,7 +50,8 @@ class ReproduceCommand:
     setting: Literal["noniid", "sbm"] = "noniid"
     """The paper's partitions: non-IID and non-IID SBM."""
     seeds: int | None = None
-    """How many, from --seed on; default: 1, and with --results all that are recorded."""
+    """How many, from --seed on; default: 1, and with --results all that are recorded (with --seed:
+    that one)."""
     seed: int = 0
     """The first seed."""
     methods: str = ""

@@ -59,7 +59,8 @@ def resume(arguments: Sequence[str]) -> int:
     config = config_of(header, folder.path)
     has_models = any(folder.path.glob("checkpoint-*"))
     if header.get("status") == "finished" and "result" in header and not has_models:
-        print_summary(header["result"], command.json)  # all that was kept of it
+        with leading(1):
+            print_summary(header["result"], command.json)  # all that was kept of it
         return 0
     with (
         leading(command.ranks),

@@ -59,9 +59,9 @@ def _norm_pool(
 ):  # fmt: skip
     """The largest of gamma * normalised + beta in each 2x2 window, which of the four it was, and
     its normalised value, without which the backward pass would have to look at all four."""
-    sample = tl.program_id(1).to(tl.int64)
+    sample = tl.program_id(0).to(tl.int64)
     client = sample // B
-    p, ch = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, CH)
+    p, ch = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, CH)
     here = p[:, None] < PH * PW
     y, x = p // PW * S, p % PW * S
     mean = tl.load(mean_ptr + sample * CH + ch)
@@ -136,8 +136,8 @@ def _norm_gradient(
     G: tl.constexpr, CH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The gradient of h where windows overlap: every input looks at the four that it is part of."""
-    sample = tl.program_id(1).to(tl.int64)
-    p, ch = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, CH)
+    sample = tl.program_id(0).to(tl.int64)
+    p, ch = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, CH)
     mean, rstd, gamma, average, slope = _of_sample(
         mean_ptr, rstd_ptr, gamma_ptr, sum_ptr, product_ptr, sample, sample // B,
         H * W * (CH // G), G, CH,
@@ -171,7 +171,7 @@ def _window_gradient(
     UPDATE: it is not written, but dw[k, o] = sum_p x[p + entry(k)] dh[p, o] of the convolution
     before (to dh_ptr), and the sum over p (to db_ptr).
     """
-    sample, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    sample, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     client, ch, k = sample // B, tl.arange(0, CH), tl.arange(0, BK)
     mean, rstd, gamma, average, slope = _of_sample(
         mean_ptr, rstd_ptr, gamma_ptr, sum_ptr, product_ptr, sample, client,
@@ -210,7 +210,7 @@ def _window_gradient(
             else:
                 tl.store(dh_ptr + sample * (H * W * CH) + at, dh, mask=inside[:, None])
     if UPDATE:
-        row = (sample % B * tl.num_programs(0) + part) * clients + client
+        row = (sample % B * tl.num_programs(1) + part) * clients + client
         to = dh_ptr + row * (KH * RUN * CH) + (k[:, None] * CH + ch[None, :])
         tl.store(to, acc, mask=k[:, None] < KH * RUN)
         tl.store(db_ptr + row * CH + ch, tl.sum(db, axis=0))
@@ -258,7 +258,7 @@ def norm_pool_forward(
         PIXELS=height * width, G=groups, CH=channels, BLOCK=STATISTICS, num_warps=4,
     )  # fmt: skip
     launch(
-        _norm_pool, (triton.cdiv(ph * pw, NORM), samples),
+        _norm_pool, (samples, triton.cdiv(ph * pw, NORM)),
         h, mean, rstd, gamma, beta, out, which, normal, batch,
         H=height, W=width, PH=ph, PW=pw, S=stride, CH=channels, BLOCK=NORM,
     )  # fmt: skip
@@ -287,14 +287,14 @@ def norm_gradient(
     if stride == 2:
         windows = ((height + 1) // 2) * ((width + 1) // 2)
         launch(
-            _window_gradient, (triton.cdiv(windows, WINDOWS), clients * batch),
+            _window_gradient, (clients * batch, triton.cdiv(windows, WINDOWS)),
             h, g, which, h, mean, rstd, gamma, *sums, dh, dh, batch, clients, UPDATE=False,
             XH=1, XW=1, CI=1, KH=1, RUN=1, H=height, W=width, PH=ph, PW=pw,
             G=groups, CH=channels, SHARE=WINDOWS, BLOCK=WINDOWS, BK=16,
         )  # fmt: skip
     else:
         launch(
-            _norm_gradient, (triton.cdiv(height * width, GRADIENT), clients * batch),
+            _norm_gradient, (clients * batch, triton.cdiv(height * width, GRADIENT)),
             g, which, h, mean, rstd, gamma, *sums, dh, batch,
             H=height, W=width, PH=ph, PW=pw, G=groups, CH=channels, BLOCK=GRADIENT,
         )  # fmt: skip
@@ -324,7 +324,7 @@ def norm_conv_update(
     dw = torch.empty(batch * parts, *weight.shape, device=x.device, dtype=weight.dtype)
     db = torch.empty(batch * parts, *bias.shape, device=x.device, dtype=weight.dtype)
     launch(
-        _window_gradient, (parts, clients * batch),
+        _window_gradient, (clients * batch, parts),
         x, g, which, h, mean, rstd, gamma, *sums, dw, db, batch, clients, UPDATE=True,
         XH=x.shape[2], XW=x.shape[3], CI=inputs, KH=kh, RUN=kw * inputs,
         H=height, W=width, PH=g.shape[2], PW=g.shape[3],

@@ -89,8 +89,10 @@ class Result:
         is_fit = inputs.shape[1:] == shape
         require(is_fit, "x", f"inputs of shape {tuple(inputs.shape)}", f"give (n, *{shape})")
         inputs = inputs if transform is None else transform.evaluate(inputs)
-        has_tokens = self.federation.train.x.dtype == torch.int64
-        dtype = torch.int64 if has_tokens else next(iter(self.theta.values())).dtype
+        dtype = self.federation.train.x.dtype
+        if dtype.is_floating_point or dtype in (torch.uint8, torch.bool):
+            return model(inputs.to(next(iter(self.theta.values())).dtype))
+        require(not inputs.is_floating_point(), "x", inputs.dtype, "give whole numbers (tokens)")
         return model(inputs.to(dtype))
 
     def to_pandas(self, of: Literal["rounds", "clients"] = "rounds") -> Any:

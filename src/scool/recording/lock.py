@@ -48,9 +48,9 @@ def is_written(folder: Path) -> bool:
     lock = FileLock(folder / LOCK)
     try:
         lock.acquire(timeout=0)
-    except Timeout:
+    except (Timeout, PermissionError):  # somebody's; where it is not ours to ask, most likely
         return True
-    except OSError:  # a folder that we may only read
+    except OSError:
         return False
     lock.release()
     return False

@@ -39,8 +39,7 @@ class RunRecord:
     @property
     def status(self) -> str:
         """finished, interrupted, diverged, running, killed (nobody is at it), or unknown."""
-        status = str(self.header.get("status", "unknown"))
-        return "killed" if status == "running" and not is_written(self.path) else status
+        return str(self.header.get("status", "unknown"))
 
     @property
     def rounds(self) -> int:
@@ -142,6 +141,10 @@ def read_run(path: Path) -> RunRecord:
     """
     problems: list[str] = []
     header = _read_header(path, problems)
+    if header.get("status") == "running" and not is_written(path):
+        header = _read_header(path, [])  # it may have ended a moment ago
+        if header.get("status") == "running":
+            header = {**header, "status": "killed"}
     rows = _read_rows(path / "metrics.jsonl", problems, needs=("round",))
     if not header and not rows:
         raise RunError(f"{path} is not a run folder: neither run.json nor metrics.jsonl is there")

@@ -133,6 +133,8 @@ def collect(
         mine = [r for r in records if not conflicts(r.header["config"], config.to_dict())]
         lengths: dict[int, dict[int, RunRecord]] = {}
         for record in sorted(mine, key=lambda r: (str(r.header.get("started")), str(r.path))):
+            if seeds is not None and record.seed not in seeds:
+                continue
             if record.status not in ("finished", "diverged"):
                 notes.append(f"{record.path} is left out: {record.status}, {record.rounds} rounds")
                 continue
@@ -140,8 +142,6 @@ def collect(
             if record.status == "finished" and (record.rounds != rounds or not record.evaluated):
                 words = f"damaged, {record.rounds} of {rounds} rounds are recorded"
                 notes.append(f"{record.path} is left out: {words}")
-                continue
-            if seeds is not None and record.seed not in seeds:
                 continue
             of_length = lengths.setdefault(rounds, {})
             if (record.seed or 0) in of_length:
@@ -232,6 +232,7 @@ def _against(measured: Measured, all_rows: Sequence[Measured]) -> dict[str, Any]
         for m in all_rows
         if m.row.name == row.against
         and m.rounds == (m.row.rounds if is_whole else measured.rounds)  # like with like
+        and (is_whole or row.family)  # rounds of different rows of the table are no common measure
     ]
     theirs = references[0].accuracies if references else {}
     if references and references[0].records == measured.records:
