@@ -279,7 +279,7 @@ def test_a_run_that_another_process_finished_meanwhile_is_not_repeated(
 
 def test_a_folder_that_cannot_be_locked_is_named(tmp_path: Path) -> None:
     (tmp_path / "run.lock").mkdir()
-    with pytest.raises(RunError, match=r"cannot lock .*run: .*choose another --out"):
+    with pytest.raises(RunError, match=r"cannot lock .*run\.lock: .*choose another --out"):
         with claim(tmp_path / "run"):
             pass
 

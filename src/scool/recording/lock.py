@@ -13,7 +13,30 @@ from filelock import FileLock, Timeout
 from scool.errors import RunError
 
 LOCK = "run.lock"
-PATIENCE = 1.0  # seconds, for those who only ask
+PATIENCE = 1.0  # seconds, with those who only ask
+
+
+@contextmanager
+def holding(file: Path, patience: float = 0.0) -> Iterator[bool]:
+    """Whether the lock is ours for the time being; not where another process has it.
+
+    Raises:
+        RunError: the disk refuses.
+    """
+    lock = FileLock(file)
+    try:
+        lock.acquire(timeout=patience)
+    except Timeout:
+        yield False
+        return
+    except OSError as error:
+        raise RunError(f"cannot lock {file}: {error.strerror}; choose another --out") from error
+    try:
+        yield True
+    finally:
+        with suppress(OSError):  # some systems keep a file that is open
+            file.unlink()
+        lock.release()
 
 
 @contextmanager
@@ -23,22 +46,13 @@ def writing(folder: Path) -> Iterator[None]:
     Raises:
         RunError: another one does.
     """
-    lock = FileLock(folder / LOCK)
-    try:
-        lock.acquire(timeout=PATIENCE)
-    except Timeout:
-        raise RunError(
-            f"another process is at the run in {folder}: `scool watch {folder}` follows it; or "
-            "choose another --out"
-        ) from None
-    except OSError as error:
-        raise RunError(f"cannot lock {folder}: {error.strerror}; choose another --out") from error
-    try:
+    with holding(folder / LOCK, PATIENCE) as is_ours:
+        if not is_ours:
+            raise RunError(
+                f"another process is at the run in {folder}: `scool watch {folder}` follows it; or "
+                "choose another --out"
+            )
         yield
-    finally:
-        with suppress(OSError):  # some systems keep a file that is open
-            (folder / LOCK).unlink()
-        lock.release()
 
 
 def is_written(folder: Path) -> bool:
