@@ -227,11 +227,11 @@ def _pool_backward(
 # Tiles, measured on an H200 (benchmarks/2026-11-15-kernels): for filters whose rows are short (the
 # first layer: three or five pixels of three colours), and for all others.
 FORWARD = (
-    {"BP": 128, "BK": 32, "warps": 4, "stages": 2},  # by its instructions, not timed yet
-    {"BP": 128, "BK": 16, "warps": 2, "stages": 3},
+    {"BP": 128, "BK": 32, "warps": 4, "stages": 2},
+    {"BP": 128, "BK": 16, "warps": 1, "stages": 4},
 )
 POOLED = (
-    {"BP": 32, "BK": 16, "warps": 2, "stages": 2},
+    {"BP": 64, "BK": 16, "warps": 4, "stages": 1},
     {"BP": 16, "BK": 32, "warps": 2, "stages": 3},
 )
 INPUT = (
