@@ -169,6 +169,14 @@ def test_a_run_that_several_rows_share_has_one_folder() -> None:
         assert {job.folder for job in jobs_of(Study(), TARGETS[target], Path("o"))} <= runs
 
 
+@pytest.mark.parametrize("method", ["dpsgd", "spdb", "cga", "scool-dirac"])
+def test_fixed_graphs_do_not_follow_the_groups(method: str) -> None:
+    """In the sbm setting the clients are listed group by group."""
+    for setting, shuffled in (("noniid", False), ("sbm", True)):
+        algorithm: Any = Study(setting=setting).config(Row("r", "R", method), 0).algorithm
+        assert getattr(algorithm, "prior", algorithm).shuffle is shuffled
+
+
 def test_rows_are_chosen_by_name_method_or_family() -> None:
     assert [r.name for r in choose_rows("table1", "dpsgd, local")] == [
         "local",
@@ -176,7 +184,7 @@ def test_rows_are_chosen_by_name_method_or_family() -> None:
         "dpsgd-5-epochs",
     ]
     topology = choose_rows("ablations", "topology")
-    assert topology[0].name == "dpsgd-5-epochs" and len(topology) == 4
+    assert topology[0].name == "dpsgd-5-epochs" and len(topology) == 7
     with pytest.raises(ConfigError, match="unknown row of table1 'scool-sbn': did you mean"):
         choose_rows("table1", "scool-sbn")
     with pytest.raises(ConfigError, match="unknown dataset 'cifar': did you mean 'cifar10'"):

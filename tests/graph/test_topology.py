@@ -48,6 +48,29 @@ def test_degrees_and_weights_at_100_clients() -> None:
     assert hubs[98, 99].item() == 0
 
 
+@pytest.mark.parametrize("name", CONNECTED)
+def test_shuffled_it_is_the_same_graph_with_other_places(name: str) -> None:
+    plain, shuffled = (mixing_matrix(name, 40, shuffle=s, seed=3) for s in (False, True))
+    check_mixing_matrix(shuffled, 40)
+    assert neighbours(plain).sort().values.equal(neighbours(shuffled).sort().values)
+    assert spectral_gap(shuffled) == pytest.approx(spectral_gap(plain))
+    assert shuffled.equal(mixing_matrix(name, 40, shuffle=True, seed=3))
+    if name != "complete":
+        assert not shuffled.equal(plain)
+        assert not shuffled.equal(mixing_matrix(name, 40, shuffle=True, seed=4))
+
+
+def test_shuffled_neighbours_are_of_any_group() -> None:
+    """Five groups of twenty, one after the other, as in the sbm partition."""
+    group = torch.arange(100) // 20
+    same = group[:, None] == group[None, :]
+    own = [
+        float((mixing_matrix("group-ring", 100, shuffle=s) * same).sum(dim=1).mean())
+        for s in (False, True)
+    ]
+    assert own[0] > 0.85 and own[1] < 0.35
+
+
 def test_group_ring_reaches_five_each_way() -> None:
     row = mixing_matrix("group-ring", 100)[0].nonzero().flatten().tolist()
     assert row == [*range(0, 6), *range(95, 100)]

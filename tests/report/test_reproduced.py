@@ -384,8 +384,8 @@ def test_budget_over_the_bytes_of_a_client(tmp_path: Path) -> None:
     for row in choose_rows("budget"):
         record(tmp_path, row, 0, 50.0)
     rows = figures("budget", tmp_path)["budget"]
-    assert len(rows) == 12 and {r["percent"] for r in rows} == {2, 5, 8, 10}
-    assert {r["method"] for r in rows} == {"scool-sbm", "scool-attention", "dpsgd"}
+    assert len(rows) == 16 and {r["percent"] for r in rows} == {2, 5, 8, 10}
+    assert {r["method"] for r in rows} == {"scool-sbm", "scool-attention", "scool-drawn", "dpsgd"}
     assert rows[0]["bytes_of_a_client"] == 400 and rows[0]["noise"] is None
 
 

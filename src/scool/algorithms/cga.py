@@ -53,6 +53,8 @@ class CGA:
     """ring, bipartite, group-ring, generalised-bipartite, complete or identity."""
     degree: int = 10
     """Neighbours of a client (group-ring and generalised-bipartite)."""
+    shuffle: bool = False
+    """Give the places in the graph to the clients at random, not in their order."""
     variant: Literal["vector", "tensor"] = "vector"
     """One quadratic program for the whole model, or one for each of its tensors (official code)."""
     margin: float = 0.0
@@ -72,7 +74,9 @@ class CGA:
 
     def init(self, engine: Engine, theta0: Params) -> CGAState:
         k, theta = engine.num_clients, engine.replicate(theta0)
-        w = mixing_matrix(self.topology, k, degree=self.degree, seed=engine.seed)
+        w = mixing_matrix(
+            self.topology, k, degree=self.degree, shuffle=self.shuffle, seed=engine.seed
+        )
         velocity = {n: torch.zeros_like(t) for n, t in theta.items()} if self.beta else {}
         return CGAState(theta, w, velocity, torch.zeros(k, dtype=torch.bool))
 

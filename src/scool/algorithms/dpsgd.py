@@ -35,6 +35,8 @@ class DPSGD:
     """ring, bipartite, group-ring, generalised-bipartite, complete or identity."""
     degree: int = 10
     """Neighbours of a client (group-ring and generalised-bipartite)."""
+    shuffle: bool = False
+    """Give the places in the graph to the clients at random, not in their order."""
     order: Literal["atc", "cta"] = "atc"
     """atc: local steps, then average; cta: average, then add the local change."""
     matrix: str = ""
@@ -70,8 +72,13 @@ class DPSGD:
         """(K, K) one's own, checked, or that of the topology."""
         own = read_matrix(self.matrix) if self.matrix else self.weights
         if own is None:
-            size = engine.num_clients
-            return mixing_matrix(self.topology, size, degree=self.degree, seed=engine.seed)
+            return mixing_matrix(
+                self.topology,
+                engine.num_clients,
+                degree=self.degree,
+                shuffle=self.shuffle,
+                seed=engine.seed,
+            )
         own = own.double().cpu()
         check_mixing_matrix(own, engine.num_clients)
         return own

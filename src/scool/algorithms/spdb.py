@@ -45,6 +45,8 @@ class SPDB:
     """ring, bipartite, group-ring, generalised-bipartite, complete or identity."""
     degree: int = 10
     """Neighbours of a client (group-ring and generalised-bipartite)."""
+    shuffle: bool = False
+    """Give the places in the graph to the clients at random, not in their order."""
     form: Literal["gossip", "primal-dual"] = "gossip"
     order: Literal["atc", "cta"] = "atc"
     """gossip: local steps, then average (atc), or average, then add the local change (cta)."""
@@ -67,7 +69,13 @@ class SPDB:
     def init(self, engine: Engine, theta0: Params) -> SPDBState:
         theta = engine.replicate(theta0)
         shared = only(theta, split_names(theta0, self.personal).shared)
-        w = mixing_matrix(self.topology, engine.num_clients, degree=self.degree, seed=engine.seed)
+        w = mixing_matrix(
+            self.topology,
+            engine.num_clients,
+            degree=self.degree,
+            shuffle=self.shuffle,
+            seed=engine.seed,
+        )
         has_dual = self.form == "primal-dual"
         dual = {n: torch.zeros_like(t) for n, t in shared.items()} if has_dual else {}
         return SPDBState(theta, w, dual)

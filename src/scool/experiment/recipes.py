@@ -124,6 +124,8 @@ def recipe(method: str, data: DataConfig) -> Recipe:
     # In the sbm partition a group is a fifth of the clients. Keeping half of it for good cost five
     # to six points on CIFAR-10, one seed, because models drift apart (benchmarks/2026-11-15-drift).
     options: dict[str, Any] = {"fraction": 0.2 if is_sbm else 0.1}
+    if is_sbm:  # clients are listed group by group: no fixed graph may know that
+        options["shuffle"] = True
     if released and is_sbm:  # the temperatures of the authors' scripts
         options["temperature"] = 1.0 if method == "scool-sbm-released" else 9.0
     elif not released and not is_sbm:

@@ -15,7 +15,9 @@ Topology: TypeAlias = Literal[
 TOPOLOGIES: tuple[str, ...] = get_args(Topology)
 
 
-def mixing_matrix(name: str, num_clients: int, *, degree: int = 10, seed: int = 0) -> Tensor:
+def mixing_matrix(
+    name: str, num_clients: int, *, degree: int = 10, shuffle: bool = False, seed: int = 0
+) -> Tensor:
     """The (K, K) float64 weights of a topology by name.
 
     Small federations never fail: where a graph has no room it becomes the complete one (`ring` and
@@ -26,7 +28,9 @@ def mixing_matrix(name: str, num_clients: int, *, degree: int = 10, seed: int = 
         num_clients: K.
         degree: neighbours of a client, for `group-ring` (odd numbers round down to an even one,
             never below 2) and `generalised-bipartite` (at most half the clients).
-        seed: for `generalised-bipartite`, the only random one.
+        shuffle: give the places in the graph to the clients at random. Without it neighbours on a
+            ring are neighbours in the list of clients, who may well have a task in common.
+        seed: for `shuffle` and for `generalised-bipartite`, the only random one.
 
     >>> mixing_matrix("ring", 4)[0].mul(3).round().tolist()
     [1.0, 1.0, 0.0, 1.0]
@@ -35,6 +39,14 @@ def mixing_matrix(name: str, num_clients: int, *, degree: int = 10, seed: int = 
         unknown("topology", name, TOPOLOGIES)
     require(num_clients >= 1, "num_clients", num_clients, "a federation has at least one client")
     require(degree >= 1, "degree", degree, "give at least one neighbour")
+    w = _in_order(name, num_clients, degree, seed)
+    if shuffle:
+        place = torch.randperm(num_clients, generator=generator(seed, "places", num_clients))
+        w = w[place][:, place]
+    return w
+
+
+def _in_order(name: str, num_clients: int, degree: int, seed: int) -> Tensor:
     if name == "identity":
         return torch.eye(num_clients, dtype=torch.float64)
     if name == "complete" or num_clients < 3:

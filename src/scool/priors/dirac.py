@@ -38,6 +38,8 @@ class Dirac(GraphPrior[DiracState]):
     """Name of the graph, see `scool.graph.topology`."""
     degree: int = 10
     """Neighbours of a client, where the topology leaves it open."""
+    shuffle: bool = False
+    """Give the places in the graph to the clients at random, not in their order."""
     coupling: float = 1.0
     """a * lambda: 1 is D-PSGD, less couples the models softly, 0 not at all."""
     self_mode: SelfMode = "gated"
@@ -73,7 +75,9 @@ class Dirac(GraphPrior[DiracState]):
 
     def _matrix(self, num_clients: int, seed: int) -> Tensor:
         if self.matrix is None:
-            return mixing_matrix(self.topology, num_clients, degree=self.degree, seed=seed)
+            return mixing_matrix(
+                self.topology, num_clients, degree=self.degree, shuffle=self.shuffle, seed=seed
+            )
         require(
             len(self.matrix) == num_clients,
             "matrix",

@@ -1,5 +1,6 @@
 """The paper's figures out of measured rows, by the drawings that all reports share."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -140,30 +141,33 @@ def plot_early_error(rows: Sequence[Measured]) -> Plot:
 
 
 def plot_budgets(rows: Sequence[Measured]) -> Plot:
-    """Accuracy over what a client sends in all rounds, a point a budget, bars: seed noise."""
+    """Accuracy over the peers that a client may talk to, and over what it sends in all rounds;
+    bars: seed noise."""
     table: list[Row] = []
+    methods = {row.row.method: row.row.title.rpartition(", ")[0] for row in rows}
     with styled():
-        methods = list(dict.fromkeys(row.row.method for row in rows))
-        height = 0.62 * COLUMN + legend_height(methods, COLUMN)
-        figure, ((axes,),) = picture(width=COLUMN, height=height)
-        for number, method in enumerate(methods):
+        height = 0.42 * WIDE + legend_height(list(methods.values()), WIDE)
+        figure, ((left, right),) = picture(1, 2, width=WIDE, height=height)
+        for number, (method, title) in enumerate(methods.items()):
             points = [_budget_point(row) for row in rows if row.row.method == method and row.scored]
-            if not points:
-                continue
             table += points
-            x = [point["bytes_of_a_client"] / 1e9 for point in points]
-            y = [point["accuracy"] for point in points]
-            bars = [point["noise"] or 0.0 for point in points]
-            style = {**line_style(number), "marker": marker_of(number)}
-            axes.errorbar(x, y, yerr=bars, label=plain(method), capsize=2, **style)
-            for point, at, value in zip(points, x, y, strict=True):
-                offset = {"xytext": (2, 3), "textcoords": "offset points", "fontsize": 6}
-                axes.annotate(f"{point['percent']} %", (at, value), **offset)
+            bars = [math.nan if point["noise"] is None else point["noise"] for point in points]
+            style = {**line_style(number), "marker": marker_of(number), "capsize": 2}
+            for axes, name, unit in ((left, "percent", 1), (right, "bytes_of_a_client", 1e9)):
+                x = [point[name] / unit for point in points]
+                y = [point["accuracy"] for point in points]
+                axes.errorbar(x, y, yerr=bars, label=plain(title), **style)
         need_records(table, "no run of a budget is finished")
-        axes.set_xscale("log")
-        axes.set_xlabel("sent by a client in all rounds (GB)")
-        axes.set_ylabel("test accuracy (%)")
-        legend(figure, axes, COLUMN)
+        left.set_xticks(BUDGETS, [str(percent) for percent in BUDGETS])
+        left.set_xlabel("peers (% of the clients)")
+        right.set_xscale("log")
+        right.xaxis.get_major_locator().set_params(subs=(1, 2, 5))
+        right.xaxis.set_major_formatter("{x:g}")
+        right.minorticks_off()
+        right.set_xlabel("sent by a client in all rounds (GB)")
+        for axes in (left, right):
+            axes.set_ylabel("test accuracy (%)")
+        legend(figure, left, WIDE)
     return Plot(figure, table)
 
 

@@ -262,6 +262,21 @@ ABLATIONS: tuple[Row, ...] = (
     ),
     *(
         _change(
+            "topology",
+            row,
+            f"{row}-by-groups",
+            f"{title}, clients in their order",
+            {"shuffle": False},
+            method=method,
+            about="in the sbm setting that is group by group, so that neighbours share their task",
+        )
+        for row, title, method in (
+            ("dpsgd-5-epochs", "D-PSGD (s = 5 epochs)", "dpsgd"),
+            ("spdb-5-epochs", "SPDB (s = 5 epochs)", "spdb"),
+        )
+    ),
+    *(
+        _change(
             "participation",
             name,
             f"{name}-10-percent",

@@ -155,6 +155,13 @@ def _budget(percent: int) -> tuple[Row, ...]:
             fraction,
         ),
         Row(
+            f"scool-drawn-{percent}-percent",
+            f"SCooL, drawn peers, {percent} %",
+            "scool-drawn",
+            "",
+            fraction,
+        ),
+        Row(
             f"dpsgd-{percent}-percent",
             f"D-PSGD, {percent} %",
             "dpsgd",
