@@ -32,4 +32,4 @@ result = scool.fit(federation, "linear", algorithm, rounds=15)
 print(f"accuracy {result.accuracy.mean():.1f} %, graph error {result.summary()['graph_l1']:.2f}")
 
 new_readings = federation.test.x[:3]
-print("client 0 says", result.predict(0, new_readings).argmax(dim=1).tolist())
+print("client 0 says", result.predict(0, new_readings).tolist())

@@ -50,10 +50,16 @@ def unknown(what: str, name: str, known: Iterable[str]) -> NoReturn:
     raise ConfigError(f"unknown {what} {name!r}: {nearest(name, known)}")
 
 
+LONG = 100
+"""Characters of a value in a message: it may be somebody's data."""
+
+
 def require(condition: bool, field: str, value: object, remedy: str) -> None:
     """Check one option: `require(lr > 0, "lr", lr, "give a positive number")`."""
     if not condition:
-        raise ConfigError(f"{field} = {value!r} is not possible: {remedy}")
+        text = repr(value)
+        text = text if len(text) <= LONG else f"{text[:LONG]}..."
+        raise ConfigError(f"{field} = {text} is not possible: {remedy}")
 
 
 def _is_number(value: object) -> bool:
@@ -66,6 +72,19 @@ _KINDS: dict[Any, tuple[Callable[[object], bool], str]] = {
     str: (lambda value: isinstance(value, str), "a text"),
     bool: (lambda value: isinstance(value, bool), "True or False"),
 }
+
+
+def check_kind(field: str, value: object, kind: type) -> None:
+    """Check that a value is an int, float (and finite), str or bool, as its option wants.
+
+    >>> check_kind("seed", "1", int)
+    Traceback (most recent call last):
+    scool.errors.ConfigError: seed = '1' is not possible: give a whole number
+    """
+    is_right, words = _KINDS[kind]
+    require(is_right(value), field, value, f"give {words}")
+    if isinstance(value, float):
+        require(math.isfinite(value), field, value, "give a finite number")
 
 
 def check_fields(options: Any) -> None:
@@ -81,10 +100,8 @@ def check_fields(options: Any) -> None:
         value, hint = getattr(options, field.name), hints[field.name]
         if get_origin(hint) is Literal and value not in get_args(hint):
             unknown(field.name, str(value), map(str, get_args(hint)))
-        if hint in _KINDS and not _KINDS[hint][0](value):
-            require(False, field.name, value, f"give {_KINDS[hint][1]}")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(f"{field.name} = {value!r} is not possible: give a finite number")
+        if hint in _KINDS:
+            check_kind(field.name, value, hint)
 
 
 def need(module: str, what: str) -> Any:

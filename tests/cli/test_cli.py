@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from scool import __version__
+from scool import LocalOnly, __version__, fit
+from scool.cli.console import Console
 from scool.cli.main import dispatch, main
+from scool.cli.run import print_summary
 from scool.data.catalogue import DataConfig
 from scool.errors import ConfigError, RunError, ScoolError
 from scool.experiment.config import default_run
 from scool.experiment.recipes import METHODS
+from toys import classification, poisoned
 
 KEYS = ["method", "accuracy_mean", "accuracy_std", "rounds", "seconds", "graph_l1", "graph_ari"]
 KEYS += ["bytes_sent", "messages", "run_dir"]
@@ -321,6 +324,43 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_serves(
     assert last.read_bytes() == whole
 
 
+def test_damaged_metrics_are_named_and_nothing_is_lost(
+    finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics = finished / "metrics.jsonl"
+    kept = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+    half = metrics.read_bytes()[: metrics.stat().st_size // 2]
+    for damaged in (half, b'{"round": 1,', b""):
+        metrics.write_bytes(damaged)
+        assert code_of(monkeypatch, "resume", "r") == 2
+        said = capsys.readouterr().err
+        assert "metrics.jsonl is damaged: " in said and "scool rerun r" in said
+        assert all(path.read_bytes() == old for path, old in kept.items() if path != metrics)
+    metrics.write_bytes(kept[metrics])
+    assert code_of(monkeypatch, "resume", "r", "--json") == 0
+
+
+def test_a_moved_run_says_where_it_is_now(
+    finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for file in finished.glob("checkpoint-*"):
+        file.unlink()
+    finished.rename("elsewhere")
+    assert code_of(monkeypatch, "resume", "elsewhere") == 0
+    assert "records: elsewhere" in capsys.readouterr().out
+
+
+def test_clients_left_out_are_seen_even_where_it_is_quiet(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    federation = poisoned(classification(), 1)
+    with Console(1, quiet=True) as console:
+        result = fit(federation, "linear", LocalOnly(), rounds=1, recorders=[console])
+    assert "client 1 is left out from now on: non-finite inputs" in capsys.readouterr().err
+    print_summary(result.summary(), as_json=False)
+    assert "(1 of 4 clients out)" in capsys.readouterr().out
+
+
 def test_a_finished_run_without_models_shows_its_result(
     finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -367,10 +407,9 @@ def test_a_damaged_configuration(
 def test_a_half_written_last_line_is_written_again(finished: Path) -> None:
     path = finished / "metrics.jsonl"
     metrics = path.read_bytes()
-    for left in (metrics[:-20], metrics[: len(metrics) // 2], b""):
-        path.write_bytes(left)
-        assert dispatch(["resume", "r", "--json", "--quiet"]) == 0
-        assert path.read_bytes() == metrics
+    path.write_bytes(metrics[:-20])
+    assert dispatch(["resume", "r", "--json", "--quiet"]) == 0
+    assert path.read_bytes() == metrics
 
 
 # ---------------------------------------------------------------------- compare, data

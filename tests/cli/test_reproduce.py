@@ -143,6 +143,29 @@ def test_ablations_bring_what_they_are_compared_with(
     assert capsys.readouterr().out.count("finished") == 2
 
 
+def test_damaged_records_leave_no_trace_of_the_stack(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["table1", "--methods", "local", "--rounds", "1"]
+    row = reproduce(capsys, *words, "--out", "r")["rows"][0]
+    assert row["difference"] is None and row["clients"] == 5
+    header = Path("r/cifar10-noniid/local/seed-0/run.json")
+    for damage in ("{", "{}", "[]"):
+        header.write_text(damage)
+        assert dispatch(["reproduce", *words, *TINY, "--out", "r", "--list"]) == 0
+        assert capsys.readouterr().out.startswith("damaged")
+        with pytest.raises(RunError, match="no finished run of table1"):
+            dispatch(["reproduce", *words, *TINY, "--results", "r"])
+
+
+def test_files_are_named(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["reproduce", "convergence", "--methods", "local", "--rounds", "1", *TINY]
+    assert dispatch([*words, "--out", "r"]) == 0
+    assert "r/figures/convergence-cifar10-noniid.pdf" in capsys.readouterr().err
+    assert dispatch([*words, "--results", "r"]) == 0
+    assert "the figure of convergence needs --out" in capsys.readouterr().err
+
+
 def test_mistakes_are_named(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert dispatch(["reproduce"]) == 2 and dispatch(["reproduce", "--help"]) == 0
     assert dispatch(["reproduce", "--list"]) == 2  # the word on what comes first

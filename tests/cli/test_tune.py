@@ -49,13 +49,16 @@ def test_tune_then_compare(capsys: pytest.CaptureFixture[str]) -> None:
     before = Path("t/tune.jsonl").read_bytes()
     assert dispatch([*TUNE, "--temperature", "0.5,2", "--out", "t", "--quiet"]) == 0
     captured = capsys.readouterr()
-    assert captured.err == "" and "validation %" in captured.out and "chosen" in captured.out
+    assert all(line.startswith("note: ") for line in captured.err.splitlines()), "no progress"
+    assert "validation %" in captured.out and "chosen" in captured.out
     assert Path("t/tune.jsonl").read_bytes() == before
 
     words = ["compare", "--methods", "local,scool-sbm,fedavg", "--tuned", "t", "--no-figures"]
-    words += ["--json", "--out", "c", "--set", "scool-sbm.lr=0.3", *SMALL]
-    assert dispatch(words) == 0
+    words += ["--json", "--out", "c", "--set", "scool-sbm.lr=0.3", "--lr", "0.77", *SMALL]
+    assert dispatch([*words, "--quiet"]) == 0
     captured = capsys.readouterr()
+    tuned = local["options"]["lr"]
+    assert f"lr = 0.77 does not hold for local: its tuned value is {tuned}" in captured.err
     assert len(captured.out.splitlines()) == 3
     assert "note: fedavg has no tuned options in t" in captured.err
     config = {

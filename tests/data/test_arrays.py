@@ -1,5 +1,6 @@
 """A person's own data."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -85,13 +86,18 @@ def test_tokens_stay_whole_numbers_from_the_arrays_to_a_prediction() -> None:
     for _ in range(3):
         x = RNG.integers(0, 20, (60, 5))
         clients.append((x, (x == 0).any(axis=1).astype(int)))
-    f = from_arrays(clients, tokens=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        f = from_arrays(clients, tokens=True)
+    few = [(x[:2], y[:2]) for x, y in clients[:1]] + clients[1:]
+    with pytest.warns(UserWarning, match=r"1 of 3 clients have no test samples \(clients 0\)"):
+        from_arrays(few)
     assert f.train.x.dtype == torch.int64
     assert from_arrays(clients).train.x.dtype == torch.float32
     net = nn.Sequential(nn.Embedding(20, 8), nn.Flatten(), nn.Linear(40, 2))
     result = fit(f, net, LocalOnly(sgd=LocalSGD(lr=0.5)), rounds=8, device="cpu")
     assert float(result.history[-1]["train_loss"]) < float(result.history[0]["train_loss"]) / 2
-    assert result.predict(0, clients[0][0]).shape == (60, 2)
+    assert result.outputs(0, clients[0][0]).shape == (60, 2)
     with pytest.raises(ConfigError, match="give whole numbers"):
         result.predict(0, clients[0][0] + 0.5)
     with pytest.raises(DataError, match=r"client 1 train inputs are torch\.float32"):

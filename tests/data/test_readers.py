@@ -152,15 +152,17 @@ def test_npz_round_trip_and_damage(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.x_train.permute(0, 2, 3, 1), x)
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(DataError, match="labels run from 0 to 5, expected 0 to 4"):
-        read_npz(path, 5, "get it")
+        read_npz(path, 5, (32, 32, 3), "get it")
+    with pytest.raises(DataError, match=r"images are \(32, 32, 3\), expected \(28, 28\)"):
+        read_npz(path, 10, (28, 28), "get it")
     content = bytearray(path.read_bytes())
     content[2000] ^= 1
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"altered: the checksum of x_train|cannot be read"):
-        read_npz(path, 10, "get it")
+        read_npz(path, 10, (32, 32, 3), "get it")
     path.write_bytes(content[: len(content) // 2])
     with pytest.raises(DataError, match="cannot be read"):
-        read_npz(path, 10, "get it")
+        read_npz(path, 10, (32, 32, 3), "get it")
 
 
 def test_pickles_are_never_opened(tmp_path: Path) -> None:
@@ -168,7 +170,7 @@ def test_pickles_are_never_opened(tmp_path: Path) -> None:
     objects = np.array([{"a": 1}], dtype=object)
     np.savez(path, x_train=objects, y_train=objects, x_test=objects, y_test=objects)
     with pytest.raises(DataError, match="cannot be read"):
-        read_npz(path, 10, "get it")
+        read_npz(path, 10, (32, 32, 3), "get it")
 
 
 def write_mini_arrays(folder: Path) -> tuple[np.ndarray, np.ndarray]:

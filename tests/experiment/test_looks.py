@@ -129,7 +129,8 @@ def test_a_loaded_model_predicts_as_the_result_does(result: scool.Result) -> Non
     for client in (0, 5):
         x = test.x[test.index[client]]
         model = scool.load_model(result.run_dir, client)
-        assert torch.equal(model(x), result.predict(client, x))
+        assert torch.equal(model(x), result.outputs(client, x))
+        assert torch.equal(model.predict(x), result.predict(client, x))
         right = (model.predict(x.numpy()) == test.y[client]).double().mean()
         assert 100 * float(right) == pytest.approx(float(result.accuracy[client]))
 
@@ -143,7 +144,7 @@ def test_exported_models_are_read_back(result: scool.Result, tmp_path: Path) -> 
     ]
     x = result.federation.test.x[:4]
     for place in (tmp_path / "mine", tmp_path / "mine" / "models", files[5]):
-        assert torch.equal(scool.load_model(place, 3)(x), result.predict(3, x))
+        assert torch.equal(scool.load_model(place, 3)(x), result.outputs(3, x))
     assert load_file(files[5]).keys() == dict(result.module.named_parameters()).keys()
     with pytest.raises(ConfigError, match="client = 9"):
         scool.load_model(tmp_path / "mine" / "models", 9)
@@ -174,7 +175,7 @@ def test_a_network_of_ones_own_has_to_be_given(tmp_path: Path) -> None:
         scool.load_model(tmp_path / "r", 1)
     for module in (build, build()):
         model = scool.load_model(tmp_path / "r", 1, module=module)
-        assert torch.equal(model(x), result.predict(1, x))
+        assert torch.equal(model(x), result.outputs(1, x))
     with pytest.raises(ConfigError, match=r"0\.weight is \(2, 4\) in the module and \(5, 4\)"):
         scool.load_model(tmp_path / "r", 1, module=nn.Sequential(nn.Linear(4, 2)))
     with pytest.raises(ConfigError, match="client = 4 is not possible: give a number from 0 to 3"):
@@ -191,7 +192,7 @@ def test_images_are_prepared_as_in_training(tmp_path: Path) -> None:
     result = scool.fit(federation, "linear", scool.LocalOnly(), rounds=1, out=tmp_path / "r")
     x = federation.test.x[:3]
     assert x.dtype == torch.uint8
-    assert torch.equal(scool.load_model(tmp_path / "r", 1)(x), result.predict(1, x))
+    assert torch.equal(scool.load_model(tmp_path / "r", 1)(x), result.outputs(1, x))
 
 
 def test_a_run_without_a_checkpoint_says_so(result: scool.Result, tmp_path: Path) -> None:

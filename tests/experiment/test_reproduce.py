@@ -371,11 +371,11 @@ def test_a_long_run_keeps_evaluated_rounds_and_all_that_was_spent(tmp_path: Path
 def test_another_run_in_the_folder_is_refused(data: Path, tmp_path: Path) -> None:
     rows = choose_rows("table1", "dpsgd-1-step")
     run_jobs(jobs_of(tiny(data, rounds=1), rows, tmp_path), watching(Silent()))
-    with pytest.raises(RunError, match=r"made with another settings\.rounds: finish it"):
+    with pytest.raises(RunError, match=r"made with settings\.rounds = 1, not 2: finish it"):
         run_jobs(jobs_of(tiny(data, rounds=2), rows, tmp_path), watching(Silent()))
     changed = [replace(rows[0], options={**rows[0].options, "lr": 0.5})]
     (job,) = jobs_of(tiny(data, rounds=1), changed, tmp_path)
-    with pytest.raises(RunError, match=r"made with another algorithm\.sgd\.lr"):
+    with pytest.raises(RunError, match=r"made with algorithm\.sgd\.lr = 0\.01, not 0\.5"):
         run_jobs([job], watching(Silent()))
 
 

@@ -258,6 +258,15 @@ def test_data_options_and_methods_decide_where_a_run_belongs(tmp_path: Path) -> 
     assert list(summaries(tmp_path, TABLE1, Study(clients=10))[0]) == ["scool-sbm"]
 
 
+def test_fewer_clients_are_not_the_experiment_of_the_paper(tmp_path: Path) -> None:
+    few = Study(clients=10)
+    record(tmp_path / "few", ROWS["local"], 0, 90.0, study=few)
+    record(tmp_path / "all", ROWS["local"], 0, 90.0)
+    alone, whole = (summaries(tmp_path, TABLE1, s)[0]["local"] for s in (few, STUDY))
+    assert alone["difference"] is None and whole["difference"] == pytest.approx(2.5)
+    assert "90.00 (10 clients, the paper 100)" in as_markdown("table1", few, [alone], [])
+
+
 def test_a_row_says_what_it_is_about_even_where_that_is_the_default() -> None:
     (row,) = choose_rows("budget", "scool-sbm-10-percent")
     assert stated_options(STUDY.config(row, 0), row)["fraction"] == 0.1

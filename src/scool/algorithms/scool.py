@@ -17,6 +17,7 @@ from scool.learning.cross import CrossDraw
 from scool.learning.difference import Difference
 from scool.learning.local_sgd import LocalSGD
 from scool.priors import SBM, AnyPrior
+from scool.priors.checks import check_posterior, check_prior
 from scool.randomness import derive
 from scool.types import Info, Params, Tree
 
@@ -81,9 +82,7 @@ class SCooL:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        given: Any = self.prior  # a person may give anything
-        is_prior = hasattr(given, "e_step") and not isinstance(given, type)
-        require(is_prior, "prior", given, "give a prior, e.g. scool.SBM()")
+        check_prior(self.prior)
         require(0 < self.fraction <= 1, "fraction", self.fraction, "give a fraction in (0, 1]")
         require(0 <= self.cross_ema < 1, "cross_ema", self.cross_ema, "give a number in [0, 1)")
         require(
@@ -162,6 +161,7 @@ class SCooL:
             return self._own_data_step(engine, state, half, loss, round)
         state, evidence = self._cross_losses(engine, state, half, round)  # log P(D_j | theta_i)
         graph = self._prior.e_step(state.graph, evidence)  # [E]
+        check_posterior(self.prior, graph, evidence)
         partners = self._partners(engine, state, graph.w, evidence.seen, round)
         weights, fallback = self._weights(graph.w, partners, round)
         theta = self._models(engine, state, half, weights, round)  # [M], theta

@@ -80,17 +80,27 @@ def compare(arguments: Sequence[str]) -> int:
         seeds=command.seeds,
         options=_merge(tuned, per_method, command.set),
     )
-    say(notes, command.quiet)
+    say(notes + _overruled(tuned, command.sgd, base.algorithm.sgd))
     out = command.out or new_folder(f"compare-{command.settings.data.dataset}")
     with leading(command.ranks):
         goes_on(command.out)
         return _finish(comparison, out, command.json, command.quiet, command.figures)
 
 
-def say(notes: Sequence[str], quiet: bool) -> None:
-    """What a person should know, on stderr."""
-    for note in [] if quiet else notes:
+def say(notes: Sequence[str]) -> None:
+    """What a person should know, on stderr, also where no progress is wanted."""
+    for note in notes:
         print(f"note: {note}", file=sys.stderr)
+
+
+def _overruled(tuned: Mapping[str, Mapping[str, Any]], sgd: LocalSGD, plain: LocalSGD) -> list[str]:
+    """Options of all methods that a search has chosen otherwise for one."""
+    return [
+        f"{name} = {getattr(sgd, name)} does not hold for {method}: its tuned value is {value}"
+        for method, options in tuned.items()
+        for name, value in options.items()
+        if getattr(sgd, name, value) != value and getattr(sgd, name) != getattr(plain, name)
+    ]
 
 
 PLACES = ("data_dir", "verify_checksums", "val_fraction", "truth")
@@ -159,7 +169,7 @@ def _finish(comparison: Comparison, out: Path, as_json: bool, quiet: bool, figur
     with Console(comparison.settings.rounds, quiet=quiet) as console:
         results = run_comparison(comparison, out, [console])
     summaries = [summarise(results[method]) for method in comparison.methods]
-    say([f"{s['method']} diverged: {s['diverged']}" for s in summaries if s["diverged"]], quiet)
+    say([f"{s['method']} diverged: {s['diverged']}" for s in summaries if s["diverged"]])
     finished = {
         method: [r for r in runs if isinstance(r, Result)] for method, runs in results.items()
     }

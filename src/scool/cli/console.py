@@ -91,6 +91,5 @@ class Console:
         print(self.view.line(), file=sys.stderr, flush=True)
 
     def _say(self, words: str) -> None:
-        """A warning that stays on the screen."""
-        if not self.quiet:
-            self._console.print(f"warning: {words}", style="yellow", highlight=False, markup=False)
+        """A warning, which stays on the screen; nobody is spared it."""
+        self._console.print(f"warning: {words}", style="yellow", highlight=False, markup=False)

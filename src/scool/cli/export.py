@@ -11,6 +11,7 @@ from scool.experiment.graph import Graph
 from scool.experiment.looks import write_export
 from scool.experiment.models import theta_of
 from scool.recording.folder import is_taken
+from scool.recording.models import read_fixed
 from scool.report.records import check_run, read_run
 
 
@@ -40,6 +41,7 @@ def export(arguments: Sequence[str]) -> int:
             tuple(names) if names else None,
             clients.groups if clients else None,
         )
-    files = write_export(graph, theta_of(command.run), record.header, clients, out)
+    theta, fixed = theta_of(command.run), read_fixed(command.run)
+    files = write_export(graph, theta, fixed, record.header, clients, out)
     print(f"{out}: {len(files)} files")
     return 0

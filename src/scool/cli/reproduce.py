@@ -1,6 +1,5 @@
 """`scool reproduce WHAT`: the paper's table, figures and ablations, run or put together again."""
 
-import json as json_module
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,7 +18,7 @@ from scool.experiment.reproduction.rows import Row
 from scool.experiment.reproduction.running import run_jobs, state_of
 from scool.experiment.run import Interrupted
 from scool.recording.atomic import write_bytes
-from scool.recording.folder import make_folder
+from scool.recording.folder import RunFolder, make_folder
 from scool.report.reproduced import Measured, collect, summarise_row, without_shortened
 from scool.report.reproduced_figures import figures_of, write_figures
 from scool.report.reproduced_tables import (
@@ -159,8 +158,11 @@ def _run(jobs: Sequence[Job], quiet: bool) -> None:
 def _show(jobs: Sequence[Job]) -> None:
     """The plan, a line a run."""
     for job in jobs:
-        path = job.folder / "run.json"
-        status = json_module.loads(path.read_text())["status"] if path.is_file() else "to do"
+        status = "to do"
+        if (job.folder / "run.json").is_file():
+            with suppress(RunError):
+                status = RunFolder(job.folder).header.get("status") or "damaged"
+            status = "damaged" if status == "to do" else status
         print(f"{status:<12} {job.config.settings.rounds:>6} rounds  {job.folder}")
 
 
@@ -178,7 +180,8 @@ def _report(
     if not measured:
         raise RunError(
             f"no finished run of {target}, {study.name} is in "
-            f"{', '.join(map(str, folders))}: check --dataset, --setting and --methods"
+            f"{', '.join(map(str, folders))}: check --dataset, --setting, --methods, --clients and "
+            "--seed"
         )
     shown, words = without_shortened(measured, study)
     notes += words
@@ -186,29 +189,38 @@ def _report(
     missing = [row.name for row in rows if row.name not in {s["row"] for s in summaries}]
     if missing:
         notes.append(f"no finished run of: {', '.join(dict.fromkeys(missing))}")
+    files: list[Path] = []
     if out is not None:
-        notes += _draw(target, study, shown, out)
-        _write(target, study, summaries, notes, out)
+        files, words = _draw(target, study, shown, out)
+        notes += words
+        files += _write(target, study, summaries, notes, out)
+    elif target not in ("table1", "ablations"):
+        print(f"note: the figure of {target} needs --out, a folder for it", file=sys.stderr)
     if command.page is not None:
         fill_page(command.page, target, study, summaries, folders)
     printed = as_json if command.json else as_markdown
     print(printed(target, study, summaries, notes), end="")
+    if files and not command.quiet:
+        print(f"written: {', '.join(map(str, files))}", file=sys.stderr)
 
 
-def _draw(target: str, study: Study, measured: Sequence[Measured], out: Path) -> list[str]:
+def _draw(
+    target: str, study: Study, measured: Sequence[Measured], out: Path
+) -> tuple[list[Path], list[str]]:
     """The figures of a target as files; words on what cannot be drawn."""
+    files: list[Path] = []
     words: list[str] = []
     for rows in [[row] for row in measured] if target == "graphs" else [measured]:  # one a row
         try:
-            write_figures(figures_of(target, rows), out / "figures", study.name)
+            files += write_figures(figures_of(target, rows), out / "figures", study.name)
         except RunError as error:
             words.append(str(error))
-    return words
+    return files, words
 
 
 def _write(
     target: str, study: Study, summaries: Sequence[Summary], notes: Sequence[str], out: Path
-) -> None:
+) -> list[Path]:
     """The tables of a target as files."""
     make_folder(out)
     files = {
@@ -217,5 +229,7 @@ def _write(
         "tex": as_latex(target, study, summaries),
         "json": as_json(target, study, summaries, notes),
     }
-    for ending, text in files.items():
-        write_bytes(out / f"{target}-{study.name}.{ending}", text.encode())
+    paths = {out / f"{target}-{study.name}.{ending}": text for ending, text in files.items()}
+    for path, text in paths.items():
+        write_bytes(path, text.encode())
+    return list(paths)

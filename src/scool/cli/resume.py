@@ -60,7 +60,8 @@ def resume(arguments: Sequence[str]) -> int:
     has_models = any(folder.path.glob("checkpoint-*"))
     if header.get("status") == "finished" and "result" in header and not has_models:
         with leading(1):
-            print_summary(header["result"], command.json)  # all that was kept of it
+            kept = {**header["result"], "run_dir": str(folder.path)}  # it may have been moved
+            print_summary(kept, command.json)
         return 0
     with (
         leading(command.ranks),

@@ -64,11 +64,11 @@ def tune(arguments: Sequence[str]) -> int:
         budget=command.budget,
         seeds=command.seeds,
     )
-    say([*notes, *_plan(search)], command.quiet)
+    say(notes if command.quiet else [*notes, *_plan(search)])
     out = command.out or new_folder(f"tune-{command.settings.data.dataset}")
     with Console(command.settings.rounds, quiet=command.quiet) as console:
         chosen = run_search(search, out, [console])
-    say(_doubts(chosen), command.quiet)
+    say(_doubts(chosen))
     if command.json:
         for row in chosen:
             print(json_module.dumps({n: v for n, v in row.items() if n != "tried"}))

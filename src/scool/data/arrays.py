@@ -1,6 +1,7 @@
 """A person's own data: a list of arrays or torch datasets, one entry a client."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch.utils.data import Dataset
 from scool.data.build import hold_out, pad_rows
 from scool.data.federation import Federation, Split, Task, Truth, group_graph, true_graph
 from scool.data.transform import ImageTransform
-from scool.errors import DataError, require, unknown
+from scool.errors import DataError, check_kind, require, unknown
 
 _KEYS = ("x_train", "y_train", "x_val", "y_val", "x_test", "y_test")
 _Part = tuple[Tensor, Tensor]  # inputs and targets of one client
@@ -21,7 +22,7 @@ MOST_CLASSES = 100_000  # found in the labels; more are names, not numbers from 
 
 
 def from_arrays(
-    clients: Sequence[Any],
+    clients: Iterable[Any],
     *,
     name: str = "own data",
     task: Task = "classification",
@@ -65,6 +66,10 @@ def from_arrays(
     """
     if task not in ("classification", "regression"):
         unknown("task", task, ("classification", "regression"))
+    check_kind("test_fraction", test_fraction, float)
+    check_kind("val_fraction", val_fraction, float)
+    check_kind("seed", seed, int)
+    clients = list(clients)
     if len(clients) == 0:
         raise DataError("there are no clients: give a list with the data of at least one")
     if num_classes is not None:
@@ -73,6 +78,8 @@ def from_arrays(
     read = [_with_inputs(client, number, tokens) for number, client in enumerate(read)]
     _check_shapes(read)
     _set_aside(read, "test", test_fraction, seed)
+    if test_fraction > 0:
+        _warn_untested(read)
     _set_aside(read, "val", val_fraction, seed)
     train, val, test = (_stack([own[part] for own in read]) for part in ("train", "val", "test"))
     if classes is None:
@@ -91,6 +98,17 @@ def from_arrays(
         client_names=None if client_names is None else tuple(client_names),
         class_names=None if class_names is None else tuple(class_names),
     )
+
+
+def _warn_untested(read: list[_Client]) -> None:
+    none = [number for number, client in enumerate(read) if not len(client["test"][1])]
+    if none:
+        some = ", ".join(map(str, none[:5])) + (", ..." if len(none) > 5 else "")
+        warnings.warn(
+            f"{len(none)} of {len(read)} clients have no test samples (clients {some}): they get "
+            "no score. Raise test_fraction, or bring test data",
+            stacklevel=3,
+        )
 
 
 def _read(client: Any, number: int, task: Task) -> _Client:

@@ -46,7 +46,7 @@ def read_cifar10(root: Path, *, verify: bool = True) -> Labelled:
     )
     packed = root / "cifar10.npz"
     if packed.exists() and not folder.exists():
-        return read_npz(packed, 10, remedy)._replace(class_names=CIFAR10_NAMES)
+        return read_npz(packed, 10, (32, 32, 3), remedy)._replace(class_names=CIFAR10_NAMES)
     parts = [_read(folder, file, (10,), remedy, verify) for file in CIFAR10_TRAIN]
     x_test, y_test = _read(folder, CIFAR10_TEST, (10,), remedy, verify)
     x_train, y_train = torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
@@ -62,7 +62,7 @@ def read_cifar100(root: Path, *, verify: bool = True) -> Labelled:
     )
     packed = root / "cifar100.npz"
     if packed.exists() and not folder.exists():
-        return read_npz(packed, 100, remedy)
+        return read_npz(packed, 100, (32, 32, 3), remedy)
     x_train, y_train = _read(folder, CIFAR100_TRAIN, (20, 100), remedy, verify)
     x_test, y_test = _read(folder, CIFAR100_TEST, (20, 100), remedy, verify)
     return Labelled(x_train, y_train, x_test, y_test)

@@ -69,6 +69,12 @@ class Federation:
     def input_shape(self) -> tuple[int, ...]:
         return tuple(self.train.x.shape[1:])
 
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether inputs are whole numbers that stay so, such as token ids."""
+        x = self.train.x
+        return not (x.is_floating_point() or x.dtype in (torch.uint8, torch.bool))
+
     def to(self, device: torch.device | str) -> "Federation":
         """The same federation on another device; parts that share a pool keep sharing it."""
         pools: dict[int, Tensor] = {}
@@ -104,6 +110,10 @@ class Federation:
             sizes = self.groups.unique(return_counts=True)[1]
             rows.append(("groups", f"{len(sizes)} of {_spread(sizes)} clients"))
         return "\n".join(f"{name:<20}{value}" for name, value in rows)
+
+    def __repr__(self) -> str:
+        """Without the data, which are private and many."""
+        return f"Federation({self.name!r}, {self.num_clients} clients, {self.task})"
 
     def plot(self, part: Literal["train", "val", "test"] = "train") -> "Picture":
         """A matplotlib figure of who has how many samples of which class."""

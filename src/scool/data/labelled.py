@@ -25,8 +25,9 @@ class Labelled(NamedTuple):
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
-def read_npz(path: Path, num_classes: int, remedy: str) -> Labelled:
-    """Read `x_train, y_train, x_test, y_test`: uint8 images (n, H, W, 3) or (n, H, W), labels (n,).
+def read_npz(path: Path, num_classes: int, shape: tuple[int, ...], remedy: str) -> Labelled:
+    """Read `x_train, y_train, x_test, y_test`: uint8 images (n, *shape), labels (n,). The shape of
+    an image is (H, W, 3) or (H, W).
 
     Raises:
         DataError: missing, truncated, altered (the archive's own checksums) or of another form.
@@ -43,9 +44,11 @@ def read_npz(path: Path, num_classes: int, remedy: str) -> Labelled:
     except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}): {remedy}") from None
     for part in ("train", "test"):
-        check_arrays(
-            f"{path} {part}", arrays[f"x_{part}"], arrays[f"y_{part}"], num_classes, remedy
-        )
+        x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
+        check_arrays(f"{path} {part}", x, y, num_classes, remedy)
+        if x.shape[1:] != shape:
+            words = f"images are {x.shape[1:]}, expected {shape}"
+            raise DataError(f"{path} {part}: {words}, channels last: {remedy}")
     return Labelled(
         planes(arrays["x_train"]),
         torch.from_numpy(arrays["y_train"].astype(np.int64)),

@@ -60,7 +60,7 @@ def _read(root: Path, places: tuple[str, ...], md5: tuple[str, ...], verify: boo
     folder = next((root / place for place in places if (root / place).exists()), root / name)
     packed = root / f"{name}.npz"
     if packed.exists() and not folder.exists():
-        return read_npz(packed, 10, remedy)
+        return read_npz(packed, 10, (28, 28), remedy)
     arrays = []
     for file, size, checksum in zip(FILES, _RAW_SIZES, md5, strict=True):
         arrays.append(_read_idx(folder, file, size, checksum, remedy, verify))

@@ -3,12 +3,23 @@
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from scool.contracts import Engine, Split
 from scool.data.federation import Federation
 from scool.learning.losses import LOSSES
 from scool.types import Tree
+
+
+def own_outputs(outputs: Tensor, classes: Tensor) -> Tensor:
+    """The outputs (..., O), minus infinity for classes (..., C) that are not the client's own and
+    for outputs beyond the C classes.
+
+    >>> own_outputs(torch.tensor([9.0, 1.0, 2.0]), torch.tensor([False, True]))
+    tensor([-inf, 1., -inf])
+    """
+    beyond = outputs.shape[-1] - classes.shape[-1]
+    return outputs.masked_fill(~nn.functional.pad(classes, (0, beyond)), -torch.inf)
 
 
 def correct(outputs: Tensor, targets: Tensor, classes: Tensor) -> Tensor:
@@ -20,7 +31,7 @@ def correct(outputs: Tensor, targets: Tensor, classes: Tensor) -> Tensor:
     >>> correct(logits, torch.tensor([2]), torch.tensor([False, True, True]))
     tensor([1.])
     """
-    return (outputs.masked_fill(~classes, -torch.inf).argmax(dim=-1) == targets).to(outputs.dtype)
+    return (own_outputs(outputs, classes).argmax(dim=-1) == targets).to(outputs.dtype)
 
 
 class Scores(NamedTuple):
@@ -41,7 +52,7 @@ def evaluate(engine: Engine, theta: Tree, federation: Federation, split: Split =
         if not is_classification:
             return loss[..., None]
         right = correct(outputs, targets, classes)
-        right_of_all = correct(outputs, targets, torch.ones_like(classes))
+        right_of_all = (outputs.argmax(dim=-1) == targets).to(outputs.dtype)
         return torch.stack([loss, right, right_of_all], dim=-1)
 
     loss, *scores = engine.measure(theta, split, metric).unbind(dim=-1)

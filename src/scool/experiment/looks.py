@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scool.errors import need
+from scool.errors import RunError, need
 from scool.experiment.graph import Graph
 from scool.experiment.models import export_models
+from scool.models import fixed_tensors
 from scool.recording.clients import Clients, describe_clients
-from scool.recording.folder import make_folder
-from scool.types import Tree
+from scool.recording.folder import is_taken, make_folder
+from scool.types import Params, Tree
 
 if TYPE_CHECKING:
     from scool.experiment.result import Result
@@ -63,15 +64,23 @@ def result_html(result: "Result") -> str:
 
 
 def export_result(result: "Result", folder: Path) -> list[Path]:
-    """The graph and the models of a result as files."""
+    """The graph and the models of a result as files.
+
+    Raises:
+        RunError: the folder holds something.
+    """
+    if is_taken(folder):
+        raise RunError(f"folder = {str(folder)!r} exists already: choose another")
     header = {"method": result.method, "model": result.network}
     clients = describe_clients(result.federation)
-    return write_export(result.graph, result.theta, header, clients, folder)
+    fixed = fixed_tensors(result.module)
+    return write_export(result.graph, result.theta, fixed, header, clients, folder)
 
 
 def write_export(
     graph: Graph | None,
     theta: Tree,
+    fixed: Params,
     header: Mapping[str, Any],
     clients: Clients | None,
     folder: Path,
@@ -84,4 +93,4 @@ def write_export(
             graph.write_graphml(folder / "graph.graphml"),
             graph.write_csv(folder / "graph.csv"),
         ]
-    return paths + export_models(theta, header, clients, folder / "models")
+    return paths + export_models(theta, fixed, header, clients, folder / "models")

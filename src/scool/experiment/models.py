@@ -3,51 +3,22 @@
 import copy
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from scool.data.transform import ImageTransform
 from scool.errors import ConfigError, RunError, require
+from scool.experiment.client_model import ClientModel
 from scool.experiment.options import with_options
-from scool.models import ModelConfig, unstack
+from scool.models import ModelConfig, fixed_tensors, unstack
 from scool.recording.clients import Clients, read_clients
 from scool.recording.folder import RunFolder
-from scool.recording.models import model_name, read_model, write_model
+from scool.recording.models import model_name, read_fixed, read_model, write_model
 from scool.types import Params, Tree
 
 Own = nn.Module | Callable[[], nn.Module]
-
-
-@final
-class ClientModel(nn.Module):
-    """One client's model. It takes inputs as the federation holds them (images as uint8) and knows
-    which classes are the client's own."""
-
-    def __init__(
-        self, network: nn.Module, transform: ImageTransform | None, classes: Tensor | None
-    ) -> None:
-        super().__init__()
-        self.network = network
-        self.transform = transform
-        self.classes = classes  # (C,) bool; None: regression
-
-    def forward(self, x: Tensor | np.ndarray) -> Tensor:
-        """The outputs: logits of all classes, or targets."""
-        inputs = x if isinstance(x, Tensor) else torch.tensor(np.asarray(x))
-        if self.transform is not None and not inputs.is_floating_point():
-            inputs = self.transform.evaluate(inputs)
-        return self.network(inputs.to(next(self.network.parameters()).dtype))
-
-    @torch.no_grad()
-    def predict(self, x: Tensor | np.ndarray) -> Tensor:
-        """The class of each sample, among the client's own; for regression the targets."""
-        outputs = self(x)
-        if self.classes is None:
-            return outputs
-        return outputs.masked_fill(~self.classes.to(outputs.device), -torch.inf).argmax(dim=-1)
 
 
 def load_model(run: str | Path, client: int, module: Own | None = None) -> ClientModel:
@@ -74,8 +45,12 @@ def load_model(run: str | Path, client: int, module: Own | None = None) -> Clien
     for folder in (path, path / "models"):
         if (folder / model_name(client)).is_file():
             return _assemble(*read_model(folder / model_name(client)), module, path)
-    if not (path / "run.json").is_file() and any(path.glob("client-*.safetensors")):
-        raise ConfigError(f"client = {client} is not possible: {path} holds no such model")
+    exported = sorted(
+        p.name for f in (path, path / "models") for p in f.glob("client-*.safetensors")
+    )
+    if not (path / "run.json").is_file() and exported:
+        remedy = f"{path} has models from {exported[0]} to {exported[-1]}"
+        raise ConfigError(f"client = {client} is not possible: {remedy}")
     return _assemble(*params_of(path, client), module, path)
 
 
@@ -97,11 +72,12 @@ def theta_of(path: Path) -> Tree:
 
 
 def params_of(path: Path, client: int) -> tuple[Params, dict[str, Any]]:
-    """A client's parameters in the newest checkpoint of a run, and what they are for."""
+    """What a client's model holds in the newest checkpoint of a run, and what it is for."""
     theta = theta_of(path)
     last = len(next(iter(theta.values()))) - 1
     require(client in range(last + 1), "client", client, f"give a number from 0 to {last}")
-    return unstack(theta, client), about_model(RunFolder(path).header, read_clients(path), client)
+    tensors = {**read_fixed(path), **unstack(theta, client)}
+    return tensors, about_model(RunFolder(path).header, read_clients(path), client)
 
 
 def about_model(header: Mapping[str, Any], clients: Clients | None, client: int) -> dict[str, Any]:
@@ -120,17 +96,23 @@ def about_model(header: Mapping[str, Any], clients: Clients | None, client: int)
         "class_names": clients.class_names,
         "mean": clients.mean,
         "std": clients.std,
+        "tokens": clients.tokens,
     }
 
 
 def export_models(
-    theta: Tree, header: Mapping[str, Any], clients: Clients | None, folder: Path
+    theta: Tree,
+    fixed: Params,
+    header: Mapping[str, Any],
+    clients: Clients | None,
+    folder: Path,
 ) -> list[Path]:
-    """One file a client."""
+    """One file a client, each with what the models have in common."""
     count = len(next(iter(theta.values())))
     paths = [folder / model_name(client) for client in range(count)]
     for client, path in enumerate(paths):
-        write_model(path, unstack(theta, client), about_model(header, clients, client))
+        tensors = {**fixed, **unstack(theta, client)}
+        write_model(path, tensors, about_model(header, clients, client))
     return paths
 
 
@@ -138,9 +120,12 @@ def _assemble(
     params: Params, about: Mapping[str, Any], module: Own | None, path: Path
 ) -> ClientModel:
     network = _network(about, module, path)
-    expected = {name: tuple(p.shape) for name, p in network.named_parameters()}
+    fixed = {name: tuple(t.shape) for name, t in fixed_tensors(network).items()}
+    expected = {name: tuple(p.shape) for name, p in network.named_parameters()} | fixed
     found = {name: tuple(p.shape) for name, p in params.items()}
     wrong = [n for n in {**expected, **found} if expected.get(n) != found.get(n)]
+    if not found.keys() & fixed.keys():  # older versions recorded none of them
+        wrong = [n for n in wrong if n not in fixed]
     if wrong:
         name = wrong[0]
         raise ConfigError(
@@ -156,7 +141,14 @@ def _assemble(
     if about.get("classes") is not None:
         classes = torch.zeros(about["outputs"], dtype=torch.bool)
         classes[about["classes"]] = True
-    return ClientModel(network, transform, classes).eval()
+    shape = tuple(about["input_shape"]) if about.get("input_shape") else None
+    return ClientModel(
+        network,
+        classes,
+        input_shape=shape,
+        transform=transform,
+        takes_tokens=bool(about.get("tokens")),
+    ).eval()
 
 
 def _network(about: Mapping[str, Any], module: Own | None, path: Path) -> nn.Module:

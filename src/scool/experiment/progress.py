@@ -156,7 +156,14 @@ def _last_checkpoint(
 ) -> Checkpoint | None:
     """Where to go on. A record without models, as is kept of a finished run, is not begun anew."""
     checkpoint = folder.last_checkpoint(mine, stacked)
-    is_bare = checkpoint is None and not any(folder.path.glob("checkpoint-*"))
+    has_models = any(folder.path.glob("checkpoint-*"))
+    if checkpoint is None and has_models:
+        raise RunError(
+            f"{folder.path / 'metrics.jsonl'} is damaged: {len(folder.rows())} rounds can be read "
+            "of it, fewer than any checkpoint has. Bring back a whole copy of it, or repeat the "
+            f"run with `scool rerun {folder.path}`"
+        )
+    is_bare = checkpoint is None and not has_models
     if is_bare and RunFolder.open(folder.path).header.get("status") == "finished":
         raise RunError(
             f"{folder.path} is a finished run whose models were not kept (no checkpoint): there is "
@@ -229,11 +236,11 @@ def _agree(before: Any, now: Any) -> bool:
 
 
 def identity_of(
-    algorithm: Any, federation: Federation, seed: int, theta0: Params
+    algorithm: Any, federation: Federation, seed: int, theta0: Params, fixed: Params
 ) -> dict[str, Any]:
     """What must be the same for a run to be continued: method, data, seed and kind of model."""
     digest = hashlib.sha256(str([(name, tuple(p.shape)) for name, p in theta0.items()]).encode())
-    tensors = [federation.classes]
+    tensors = [federation.classes, *fixed.values()]
     for split in (federation.train, federation.test):
         some = split.x.flatten()[:: 1 + split.x.numel() // 4096]
         tensors += [split.index, split.mask, split.y, some]

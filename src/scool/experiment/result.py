@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from scool.data.federation import Federation
-from scool.errors import require
+from scool.errors import require, unknown
+from scool.experiment.client_model import ClientModel
 from scool.experiment.graph import Graph
 from scool.models import unstack
 from scool.types import Tree
@@ -37,7 +38,8 @@ class Result:
 
     @property
     def accuracy(self) -> Tensor:
-        """(K,) test accuracy of each client in percent."""
+        """(K,) test accuracy of each client in percent (for regression R^2); NaN where a client
+        has no test samples."""
         return self.score
 
     @property
@@ -79,26 +81,32 @@ class Result:
         module.load_state_dict(unstack(self.theta, int(client)), strict=False)
         return module
 
-    @torch.no_grad()
     def predict(self, client: int, x: Tensor | np.ndarray) -> Tensor:
-        """Outputs of a client's model for torch or numpy inputs; images are prepared as for
-        evaluation."""
-        model = self.model(client)
-        inputs = x.cpu() if isinstance(x, Tensor) else torch.tensor(np.asarray(x))
-        shape, transform = self.federation.input_shape, self.federation.transform
-        is_fit = inputs.shape[1:] == shape
-        require(is_fit, "x", f"inputs of shape {tuple(inputs.shape)}", f"give (n, *{shape})")
-        inputs = inputs if transform is None else transform.evaluate(inputs)
-        dtype = self.federation.train.x.dtype
-        if dtype.is_floating_point or dtype in (torch.uint8, torch.bool):
-            return model(inputs.to(next(iter(self.theta.values())).dtype))
-        require(not inputs.is_floating_point(), "x", inputs.dtype, "give whole numbers (tokens)")
-        return model(inputs.to(dtype))
+        """What a client's model says about torch or numpy inputs: classes among the client's own,
+        or targets. Images are prepared as for evaluation."""
+        return self._ready(client).predict(x)
+
+    @torch.no_grad()
+    def outputs(self, client: int, x: Tensor | np.ndarray) -> Tensor:
+        """The outputs behind `predict`: logits of all classes, or targets."""
+        return self._ready(client)(x)
+
+    def _ready(self, client: int) -> ClientModel:
+        data, is_class = self.federation, self.federation.task == "classification"
+        return ClientModel(
+            self.model(client),
+            data.classes[client].cpu() if is_class else None,
+            input_shape=data.input_shape,
+            transform=data.transform,
+            takes_tokens=data.takes_tokens,
+        ).eval()
 
     def to_pandas(self, of: Literal["rounds", "clients"] = "rounds") -> Any:
         """A pandas table: one row a round, or one row a client."""
         from scool.experiment.looks import clients_frame, rounds_frame
 
+        if of not in ("rounds", "clients"):
+            unknown("table", of, ("rounds", "clients"))
         return rounds_frame(self) if of == "rounds" else clients_frame(self)
 
     def to_networkx(self) -> Any:
@@ -111,6 +119,12 @@ class Result:
         from scool.experiment.looks import export_result
 
         return export_result(self, Path(folder))
+
+    def __repr__(self) -> str:
+        """Without models and data."""
+        name = "accuracy" if self.federation.task == "classification" else "R^2"
+        score = f"{name} {float(self.score.nanmean()):.2f}"
+        return f"Result({self.method!r}, {self.federation!r}, {self.rounds} rounds, {score})"
 
     def _repr_html_(self) -> str:
         from scool.experiment.looks import result_html

@@ -3,6 +3,7 @@
 import platform
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,15 +22,23 @@ from scool.engines.memory import fitting_threads, memory_at_start, memory_used
 from scool.engines.sharded import AnyEngine, ShardedEngine
 from scool.engines.sharded_jobs import announce
 from scool.engines.sharded_ranks import RankLost, Ranks
-from scool.errors import QuarantineError, RunError, require
+from scool.errors import QuarantineError, RunError, check_kind, require
 from scool.evaluation.accuracy import evaluate
+from scool.experiment.checks import check_method, checked_model, checked_step
 from scool.experiment.options import as_dict
 from scool.experiment.progress import identity_of, open_run
 from scool.experiment.result import Result
 from scool.experiment.rows import describe_round
 from scool.experiment.stopping import Stop
-from scool.models import ModelConfig, initial_params, parameters_of
+from scool.models import (
+    ModelConfig,
+    check_stackable,
+    fixed_tensors,
+    initial_params,
+    parameters_of,
+)
 from scool.recording.clients import write_clients
+from scool.recording.models import write_fixed
 from scool.types import Params, Tree
 
 Model = nn.Module | str | ModelConfig | Callable[[], nn.Module]
@@ -46,8 +55,9 @@ def prepare_model(model: Model, federation: Federation, seed: int) -> tuple[nn.M
     if isinstance(model, ModelConfig):
         model = model.builder(federation.input_shape, federation.num_outputs)
     if isinstance(model, nn.Module):  # a person's own: its present parameters are theta^0
+        check_stackable(model)
         return model, parameters_of(model)
-    return initial_params(model, seed)
+    return initial_params(checked_model(model), seed)
 
 
 def model_options(model: Model) -> dict[str, Any] | None:
@@ -115,12 +125,23 @@ def fit(
     """
     is_data = isinstance(federation, Federation)
     require(is_data, "federation", federation, "give one, e.g. of scool.from_arrays(...)")
-    is_whole = isinstance(rounds, int) and rounds >= 1
-    require(is_whole, "rounds", rounds, "give a whole number, at least 1")
-    is_method = hasattr(algorithm, "init") and not isinstance(algorithm, type)
-    require(
-        is_method, "algorithm", algorithm, "give a method, e.g. scool.SCooL() or scool.LocalOnly()"
-    )
+    numbers = {
+        "rounds": rounds,
+        "seed": seed,
+        "eval_every": eval_every,
+        "checkpoint_every": checkpoint_every,
+        "client_chunk": client_chunk,
+    }
+    for name, value in numbers.items():
+        check_kind(name, value, int)
+    for name, value in {"slow_momentum": slow_momentum, "model_average": model_average}.items():
+        check_kind(name, value, float)
+    for name, value in {"resume": resume, "strict": strict}.items():
+        check_kind(name, value, bool)
+    require(out is None or isinstance(out, str | Path), "out", out, "give the name of a folder")
+    check_method(algorithm)
+    require(rounds >= 1, "rounds", rounds, "give at least 1")
+    require(seed >= 0, "seed", seed, "give 0 or more")
     require(eval_every >= 1, "eval_every", eval_every, "give at least 1")
     require(checkpoint_every >= 0, "checkpoint_every", checkpoint_every, "give 0 (none) or more")
     require(client_chunk >= 0, "client_chunk", client_chunk, "give 0 (automatic) or more")
@@ -146,7 +167,8 @@ def fit(
         engine = ShardedEngine(federation, module, ranks=ranks, **options)
     header = _header(method, rounds, seed, engine, config)
     header["model"] = model_options(model)
-    header["identity"] = identity_of(algorithm, federation, seed, theta0)
+    fixed = fixed_tensors(module)
+    header["identity"] = identity_of(algorithm, federation, seed, theta0, fixed)
     header["identity"]["between_rounds"] = between
     algorithm = BetweenRounds.around(algorithm, **between)
     ranks.agree("method, data or first model", header["identity"])
@@ -154,6 +176,7 @@ def fit(
         folder, progress = open_run(out, resume, header, engine, algorithm, theta0, held)
         if folder:
             ranks.first(lambda: write_clients(folder.path, federation))
+            ranks.first(lambda: write_fixed(folder.path, fixed))
         recorders = recorders if ranks.is_first else ()
         for recorder in recorders:
             recorder.start(header, progress.done)
@@ -165,7 +188,8 @@ def fit(
                     t = progress.done
                     is_last = t + 1 == rounds
                     began = time.perf_counter()
-                    state, info = algorithm.step(engine, progress.state, t)
+                    outcome = algorithm.step(engine, progress.state, t)
+                    state, info = checked_step(algorithm, outcome, engine.num_clients)
                     _check_anybody(engine)
                     is_evaluated = is_last or (t + 1) % eval_every == 0
                     scores = evaluate(engine, state.theta, federation) if is_evaluated else None
@@ -173,6 +197,8 @@ def fit(
                     progress.finish_round(state, row, info, engine, time.perf_counter() - began)
                     for recorder in recorders:
                         recorder.round(row, info)
+                    if not recorders:
+                        _warn_quarantined(row, progress.history[:-1])
                     is_due = checkpoint_every and progress.done % checkpoint_every == 0
                     if is_due or (is_last and (checkpoint_every or progress.saved)):
                         progress.save(engine)
@@ -233,6 +259,18 @@ def _check_anybody(engine: AnyEngine) -> None:
             f"all {engine.num_clients} clients are in quarantine (non-finite {why}): nobody is "
             "left to learn. Lower lr, or clean the data"
         )
+
+
+def _warn_quarantined(row: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> None:
+    """Where nobody watches: who was left out in this round."""
+    known = before[-1]["quarantined"] if before else {}
+    for client, why in row["quarantined"].items():
+        if client not in known:
+            warnings.warn(
+                f"client {client} is left out after round {row['round'] + 1}: non-finite {why}. "
+                "Lower lr, or look at its data",
+                stacklevel=3,
+            )
 
 
 def _scores(row: Mapping[str, Any]) -> Tensor:

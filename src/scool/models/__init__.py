@@ -9,7 +9,14 @@ from scool.errors import require, unknown
 from scool.models.cnn2 import cnn2
 from scool.models.cnn4 import cnn4
 from scool.models.mlp import linear, mlp
-from scool.models.stack import Functional, check_stackable, initial_params, parameters_of, unstack
+from scool.models.stack import (
+    Functional,
+    check_stackable,
+    fixed_tensors,
+    initial_params,
+    parameters_of,
+    unstack,
+)
 
 __all__ = [
     "Functional",
@@ -17,6 +24,7 @@ __all__ = [
     "check_stackable",
     "cnn2",
     "cnn4",
+    "fixed_tensors",
     "initial_params",
     "linear",
     "mlp",

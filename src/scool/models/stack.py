@@ -58,6 +58,15 @@ def parameters_of(module: nn.Module) -> Params:
     return {n: p.detach().clone() for n, p in module.named_parameters() if p.requires_grad}
 
 
+def fixed_tensors(module: nn.Module) -> Params:
+    """A detached copy of what a module holds beside its trainable parameters, and all clients
+    share: frozen parameters and buffers, but for buffers that the module itself does not save."""
+    saved = module.state_dict().keys()
+    tensors = {n: p for n, p in module.named_parameters() if not p.requires_grad}
+    tensors |= {n: b for n, b in module.named_buffers() if n in saved}
+    return {n: t.detach().cpu().clone() for n, t in tensors.items()}
+
+
 class LoopWarning(UserWarning):
     """A model is computed one client after another: correct, and slow."""
 

@@ -32,6 +32,7 @@ class Clients(NamedTuple):
     input_shape: tuple[int, ...]
     mean: tuple[float, ...] | None  # of the image normalisation, where there is one
     std: tuple[float, ...] | None
+    tokens: bool  # whether inputs are whole numbers that stay so
 
     @property
     def num_clients(self) -> int:
@@ -53,6 +54,7 @@ def describe_clients(federation: Federation) -> Clients:
         input_shape=federation.input_shape,
         mean=None if transform is None else transform.mean,
         std=None if transform is None else transform.std,
+        tokens=federation.takes_tokens,
     )
 
 
@@ -65,7 +67,7 @@ def write_clients(folder: Path, federation: Federation) -> None:
         if tensor is not None:
             tensors[name] = tensor.contiguous()
     about: dict[str, Any] = {"format": FORMAT}
-    words = ("name", "task", "client_names", "class_names", "input_shape", "mean", "std")
+    words = ("name", "task", "client_names", "class_names", "input_shape", "mean", "std", "tokens")
     about |= {word: getattr(clients, word) for word in words}
     write_bytes(folder / NAME, save(tensors, metadata={"scool": json.dumps(about)}))
 
@@ -97,6 +99,7 @@ def read_clients(folder: Path) -> Clients | None:
             input_shape=tuple(about["input_shape"]),
             mean=None if about["mean"] is None else tuple(about["mean"]),
             std=None if about["std"] is None else tuple(about["std"]),
+            tokens=about.get("tokens", False),
         )
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise RunError(

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 
 from scool.errors import RunError
 from scool.recording.atomic import write_bytes
 from scool.types import Params
 
 FORMAT = "scool-model-1"
+FIXED = "fixed.safetensors"
+"""What the models of a run have in common: frozen parameters and buffers."""
 
 
 def model_name(client: int) -> str:
@@ -22,6 +24,27 @@ def model_name(client: int) -> str:
     'client-0007.safetensors'
     """
     return f"client-{client:04d}.safetensors"
+
+
+def write_fixed(folder: Path, tensors: Params) -> None:
+    """Write what all models of a run share; nothing where they share nothing."""
+    if tensors:
+        write_bytes(folder / FIXED, save({n: t.cpu().contiguous() for n, t in tensors.items()}))
+
+
+def read_fixed(folder: Path) -> Params:
+    """What `write_fixed` wrote.
+
+    Raises:
+        RunError: it cannot be read.
+    """
+    path = folder / FIXED
+    if not path.is_file():
+        return {}
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise RunError(f"{path} cannot be read ({error}): bring a whole copy of it") from error
 
 
 def write_model(path: Path, params: Params, about: Mapping[str, Any]) -> None:

@@ -113,7 +113,8 @@ def find_records(folders: Sequence[Path]) -> tuple[list[RunRecord], list[str]]:
             if record.header.get("config"):
                 records.append(record)
             elif not record.header:
-                notes.append(f"{record.path} is left out: {record.problems[0]}")
+                why = record.problems[0] if record.problems else "run.json is empty"
+                notes.append(f"{record.path} is left out: {why}")
     return records, notes
 
 
@@ -183,7 +184,9 @@ def summarise_row(measured: Measured, study: Study, all_rows: Sequence[Measured]
     theirs = None if row.family else paper.reported(row.name, study.dataset, study.setting)
     said = theirs.mean if theirs else None
     ours = mean(values)
-    is_whole = measured.rounds >= row.rounds  # a shortened run is not the paper's experiment
+    clients = study.clients or paper.CLIENTS
+    # a shortened run, or one of fewer clients, is not the paper's experiment
+    is_whole = measured.rounds >= row.rounds and clients == paper.CLIENTS
     difference = ours - said if is_whole and ours is not None and said is not None else None
     margin = noise(values, paper.SEEDS)
     return {
@@ -194,6 +197,8 @@ def summarise_row(measured: Measured, study: Study, all_rows: Sequence[Measured]
         "seeds": list(seeds),
         "rounds": measured.rounds,
         "protocol_rounds": row.rounds,
+        "clients": clients,
+        "protocol_clients": paper.CLIENTS,
         "accuracy": ours,
         "std_clients": numbers.get("std"),
         "std_seeds": sample_std(values),

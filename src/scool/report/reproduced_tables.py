@@ -104,6 +104,8 @@ def _ours(row: Summary) -> str:
     words += [row["diverged"]] if row["diverged"] else []
     if row["rounds"] != row["protocol_rounds"]:
         words.append(f"({row['rounds']:,} of {row['protocol_rounds']:,} rounds)")
+    if row["clients"] != row["protocol_clients"]:
+        words.append(f"({row['clients']} clients, the paper {row['protocol_clients']})")
     return " ".join(words)
 
 

@@ -22,7 +22,7 @@ def comparison_table(summaries: Sequence[Mapping[str, Any]], title: str | None =
         sent, messages = s["bytes_sent"], s["messages"]
         table.add_row(
             s["method"],
-            _score(mean, std, digits, bool(s.get("diverged"))),
+            _score(mean, std, digits, bool(s.get("diverged"))) + _left_out(s),
             _number(s.get("graph_l1"), 3),
             _number(s.get("graph_ari"), 2),
             _number(s["rounds"], 0),
@@ -32,6 +32,12 @@ def comparison_table(summaries: Sequence[Mapping[str, Any]], title: str | None =
             _number(s["seconds"], 1),
         )
     Console(width=130, soft_wrap=True).print(table)
+
+
+def _left_out(summary: Mapping[str, Any]) -> str:
+    """How many clients are not behind a score."""
+    count = len(summary.get("quarantined") or {})
+    return f" ({count} of {summary['clients']} clients out)" if count else ""
 
 
 def tuning_table(rows: Sequence[Mapping[str, Any]], score: str, digits: int) -> None:

@@ -4,6 +4,7 @@ from typing import Literal, NamedTuple
 
 Setting = Literal["noniid", "sbm"]
 DATASETS = ("cifar10", "cifar100", "mini-imagenet")
+CLIENTS = 100
 SETTINGS: tuple[Setting, ...] = ("noniid", "sbm")
 SEEDS = 5
 """The paper's accuracies are means over so many seeds; it gives no spread over them."""

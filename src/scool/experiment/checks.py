@@ -1,0 +1,70 @@
+"""What a person's own model or method must be, said before or right after its first use."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from scool.errors import ConfigError, ModelError, require
+
+PAGE = "see docs/own-prior-or-method.md"
+
+
+def checked_model(build: Any) -> Callable[[], nn.Module]:
+    """A function that builds a module, and says so where it does not.
+
+    Raises:
+        ConfigError: it is no function.
+    """
+    remedy = "give a name, a ModelConfig, an nn.Module, or a function that builds one"
+    require(callable(build), "model", build, remedy)
+
+    def checked() -> nn.Module:
+        try:
+            module = build()
+        except TypeError as error:
+            raise ModelError(f"model cannot be called without arguments ({error})") from error
+        if not isinstance(module, nn.Module):
+            kind = type(module).__name__
+            raise ModelError(f"model builds a {kind}: give a function that returns an nn.Module")
+        return module
+
+    return checked
+
+
+def check_method(algorithm: Any) -> None:
+    """Refuse what is no method.
+
+    Raises:
+        ConfigError: a part is missing.
+    """
+    remedy = "give a method, e.g. scool.SCooL() or scool.LocalOnly()"
+    is_method = hasattr(algorithm, "init") and not isinstance(algorithm, type)
+    require(is_method, "algorithm", algorithm, remedy)
+    if not hasattr(algorithm, "step"):
+        raise ConfigError(f"{type(algorithm).__name__} has no method `step`: {PAGE}")
+
+
+def checked_step(algorithm: Any, outcome: Any, num_clients: int) -> tuple[Any, Mapping[str, Any]]:
+    """What a step gave back: the next state and what there is to say about the round.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    name = type(algorithm).__name__
+    is_pair = isinstance(outcome, tuple) and len(outcome) == 2 and isinstance(outcome[1], Mapping)
+    if not is_pair:
+        kind = type(outcome).__name__
+        raise ConfigError(f"{name}.step gave a {kind}: return (state, info); {PAGE}")
+    state, info = outcome
+    if not hasattr(state, "theta"):
+        kind = type(state).__name__
+        raise ConfigError(f"the state of {name} is a {kind} without `theta`, the models; {PAGE}")
+    graph, size = info.get("graph"), (num_clients, num_clients)
+    if not isinstance(graph, Tensor) or tuple(graph.shape) != size:
+        found = tuple(graph.shape) if isinstance(graph, Tensor) else graph
+        raise ConfigError(
+            f"{name}.step gave info['graph'] = {found!r}: give the weights {size} that it mixed "
+            f"with, the identity where it does not mix; {PAGE}"
+        )
+    return state, info
