@@ -209,7 +209,8 @@ class Engine(Protocol):
 
 class Algorithm(Protocol[S]):
     """One method. The dataclass is the method: its options are its fields. S has a field `theta`;
-    a method that mixes puts the weights it used into Info as `graph`. One that judges by
+    Info has `train_loss` and `graph`, the weights that were mixed with (the identity where nothing
+    is mixed). One that judges by
     validation data has a field `validation`, their share; one that trains other models than those
     in `theta` has `trains_theta = False`; one whose options name files has a
     method `complete`, which gives the same with what they hold, so that records hold it too."""

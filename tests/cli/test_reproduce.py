@@ -153,7 +153,7 @@ def test_damaged_records_leave_no_trace_of_the_stack(
     for damage in ("{", "{}", "[]"):
         header.write_text(damage)
         assert dispatch(["reproduce", *words, *TINY, "--out", "r", "--list"]) == 0
-        assert capsys.readouterr().out.startswith("damaged")
+        assert capsys.readouterr().out.startswith("in the way")
         with pytest.raises(RunError, match="no finished run of table1"):
             dispatch(["reproduce", *words, *TINY, "--results", "r"])
 

@@ -8,9 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
+from scool.algorithms import DPSGD
 from scool.data.catalogue import DATASETS, DataConfig, data_root, load
 from scool.data.inventory import check, convert, fetch, status
 from scool.errors import ConfigError, DataError
+from scool.models import ModelConfig
 
 RNG = np.random.default_rng(0)
 
@@ -143,3 +145,23 @@ def test_convert_refuses_another_dataset() -> None:
 def test_built_in_datasets_need_no_check(tmp_path: Path) -> None:
     assert check("digits", tmp_path) == "digits: built in, nothing to check"
     assert {row.state for row in status(tmp_path)} == {"built in", "missing"}
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: load(DataConfig(dirichlet_alpha=3.0)), "dirichlet_alpha = 3.0 .* needs partition"),
+        (lambda: load(DataConfig(truth="overlap")), "truth = 'overlap' .* needs partition noniid"),
+        (
+            lambda: ModelConfig("linear", hidden=(3,)),
+            r"hidden = \(3,\) .* linear has no such layers",
+        ),
+        (lambda: DPSGD(matrix="f.csv", degree=4), "degree = 4 .* the matrix says who is joined"),
+        (lambda: DPSGD(matrix="f.csv", topology="ring"), "topology = 'ring' .* the matrix says"),
+    ],
+)
+def test_options_that_cannot_act_are_refused(build: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        build()
+    assert load(DataConfig(partition="noniid", truth="overlap", clients=6)).truth is not None
+    assert load(DataConfig(partition="dirichlet", dirichlet_alpha=3.0, clients=6)).num_clients == 6

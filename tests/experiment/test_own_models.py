@@ -1,5 +1,6 @@
 """Modules of one's own: what they keep beside parameters, and what is said where they are wrong."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import scool
@@ -40,6 +42,8 @@ def run(build: Any, out: Path, **options: Any) -> scool.Result:
 def test_frozen_layers_and_buffers_come_back(tmp_path: Path) -> None:
     result = run(WithScale(), tmp_path / "run")
     x = result.federation.test.x[:5]
+    kept = load_file(tmp_path / "run" / "fixed.safetensors")
+    assert kept.keys() == {"first.weight", "first.bias", "scale"}
     result.export(tmp_path / "python")
     assert dispatch(["export", str(tmp_path / "run"), "--out", str(tmp_path / "shell")]) == 0
     for place in ("run", "python", "shell"):
@@ -56,9 +60,15 @@ def test_records_without_them_are_still_read(tmp_path: Path) -> None:
     module = WithScale()
     result = run(module, tmp_path / "run")
     (tmp_path / "run" / "fixed.safetensors").unlink()
+    with pytest.raises(ConfigError, match="missing in the record"):
+        scool.load_model(tmp_path / "run", 1, module=module)
+    header = json.loads((tmp_path / "run" / "run.json").read_text())
+    del header["identity"]["fixed"]  # as older versions wrote it
+    (tmp_path / "run" / "run.json").write_text(json.dumps(header))
     x = result.federation.test.x[:5]
     model = scool.load_model(tmp_path / "run", 1, module=module)
     assert torch.equal(model(x), result.outputs(1, x))
+    assert run(module, tmp_path / "run", resume=True).rounds == 2
 
 
 def test_a_run_does_not_go_on_with_another_buffer(tmp_path: Path) -> None:
@@ -67,7 +77,7 @@ def test_a_run_does_not_go_on_with_another_buffer(tmp_path: Path) -> None:
     assert run(module, tmp_path / "run", resume=True).rounds == 2
     with torch.no_grad():
         module.get_buffer("scale").add_(1.0)
-    with pytest.raises(RunError, match="another data or model"):
+    with pytest.raises(RunError, match="its frozen parameters or buffers differ"):
         run(module, tmp_path / "run", resume=True)
 
 
@@ -152,8 +162,15 @@ class Broken:
     [
         (lambda state, info: state, "Broken.step gave a LocalState: return"),
         (lambda state, info: ((), info), "the state of Broken is a tuple without `theta`"),
-        (lambda state, info: (state, {}), r"info\['graph'\] = None: give the weights \(4, 4\)"),
-        (lambda state, info: (state, {"graph": torch.eye(3)}), r"info\['graph'\] = \(3, 3\)"),
+        (lambda state, info: (state, {}), r"no info\['train_loss'\]"),
+        (
+            lambda state, info: (state, {"train_loss": info["train_loss"]}),
+            r"info\['graph'\] = None: give the weights \(4, 4\)",
+        ),
+        (
+            lambda state, info: (state, {**info, "graph": torch.eye(3)}),
+            r"info\['graph'\] = \(3, 3\)",
+        ),
     ],
 )
 def test_a_method_that_breaks_the_contract_is_named(give: Any, words: str) -> None:
@@ -173,9 +190,31 @@ def test_a_prior_that_breaks_the_contract_is_named() -> None:
 
     with pytest.raises(ConfigError, match=r"e_step of Odd gave w of shape \(4, 4\), 16 entries"):
         scool.fit(classification(), "linear", scool.SCooL(prior=Odd()), rounds=1, device="cpu")  # type: ignore[arg-type]
-    Odd.self_mode = "gted"
+    Odd.mixes = "update"
+    with pytest.raises(ConfigError, match="unknown mixes of Odd 'update': did you mean 'updates'"):
+        scool.SCooL(prior=Odd())  # type: ignore[arg-type]
+    Odd.mixes, Odd.self_mode = "updates", "gted"
     with pytest.raises(ConfigError, match="unknown self_mode of Odd 'gted': did you mean 'gated'"):
         scool.SCooL(prior=Odd())  # type: ignore[arg-type]
+
+
+def test_what_records_cannot_hold_is_named(tmp_path: Path) -> None:
+    class Sparse(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(4, 3)
+            self.register_buffer("table", torch.eye(3).to_sparse())
+
+    federation = classification()
+    scool.fit(federation, Sparse, scool.LocalOnly(), rounds=1, device="cpu")
+    with pytest.raises(ModelError, match="'table' of the model is a sparse_coo float32 tensor"):
+        run(Sparse, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"rounds": np.int64(1), "seed": np.int32(0), "device": "cpu"}
+    scool.fit(classification(), "linear", scool.LocalOnly(), out=tmp_path / "r", **options)
+    assert json.loads((tmp_path / "r" / "run.json").read_text())["seed"] == 0
 
 
 def test_printed_things_hold_no_data() -> None:

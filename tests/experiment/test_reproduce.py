@@ -197,15 +197,15 @@ def test_what_another_version_wrote_is_the_run_that_had_the_defaults_of_newer_op
     del old["algorithm"]["sgd"]["nesterov"], old["settings"]["slow_momentum"]
     old["settings"]["average"] = old["settings"].pop("model_average")  # its name at first
     old["settings"] |= {"seed": 7, "rounds": 3, "device": "cuda"}
-    assert conflicts(old, now) == []
+    assert conflicts(old, now) == {}
     newer = json.loads(json.dumps(now))
     newer["settings"]["slow_momentum"] = 0.5
-    assert conflicts(old, newer) == ["settings.slow_momentum"]
+    assert list(conflicts(old, newer)) == ["settings.slow_momentum"]
     old["algorithm"]["forgotten"] = 1  # nobody knows any more what it did
-    assert conflicts(old, now) == ["algorithm.forgotten"]
+    assert list(conflicts(old, now)) == ["algorithm.forgotten"]
     old["algorithm"]["sgd"]["lr"] = 0.02
-    assert conflicts(old, now) == ["algorithm.sgd.lr", "algorithm.forgotten"]
-    assert conflicts(old | {"method": "fedavg"}, now) == ["method"]
+    assert list(conflicts(old, now)) == ["algorithm.sgd.lr", "algorithm.forgotten"]
+    assert list(conflicts(old | {"method": "fedavg"}, now)) == ["method"]
 
 
 # ---------------------------------------------------------------------- running it
@@ -371,7 +371,7 @@ def test_a_long_run_keeps_evaluated_rounds_and_all_that_was_spent(tmp_path: Path
 def test_another_run_in_the_folder_is_refused(data: Path, tmp_path: Path) -> None:
     rows = choose_rows("table1", "dpsgd-1-step")
     run_jobs(jobs_of(tiny(data, rounds=1), rows, tmp_path), watching(Silent()))
-    with pytest.raises(RunError, match=r"made with settings\.rounds = 1, not 2: finish it"):
+    with pytest.raises(RunError, match=r"made with settings\.rounds = 1, not 2: choose another"):
         run_jobs(jobs_of(tiny(data, rounds=2), rows, tmp_path), watching(Silent()))
     changed = [replace(rows[0], options={**rows[0].options, "lr": 0.5})]
     (job,) = jobs_of(tiny(data, rounds=1), changed, tmp_path)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from scool import LocalOnly, LocalSGD, SCooL, fit
+from scool import DPSGD, LocalOnly, LocalSGD, SCooL, fit
 from scool.data.arrays import from_arrays
 from scool.errors import ConfigError, ModelError, QuarantineError, RunError
 from scool.priors import SBM
@@ -286,3 +286,15 @@ def test_a_record_without_models_is_not_begun_anew(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="models were not kept"):
         fit(federation, "linear", LocalOnly(), rounds=4, device="cpu", out=out, resume=True)
     assert {f: f.read_bytes() for f in out.rglob("*") if f.is_file()} == before
+
+
+def test_a_run_from_before_an_option_had_its_default(tmp_path: Path) -> None:
+    """What the recipe sets today is not what the run was started with."""
+    options: dict[str, Any] = {"rounds": 1, "device": "cpu", "out": tmp_path / "r"}
+    fit(classification(), "linear", DPSGD(sgd=SGD), **options)
+    header = json.loads((tmp_path / "r" / "run.json").read_text())
+    del header["identity"]["algorithm"]["shuffle"]
+    (tmp_path / "r" / "run.json").write_text(json.dumps(header))
+    with pytest.raises(RunError, match="was made with another algorithm"):
+        fit(classification(), "linear", DPSGD(sgd=SGD, shuffle=True), resume=True, **options)
+    fit(classification(), "linear", DPSGD(sgd=SGD), resume=True, **options)

@@ -1,8 +1,12 @@
 """D27: every topology is symmetric, doubly stochastic, connected, with the stated degrees."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 
+from scool import CGA, DPSGD, SPDB, Dirac, LocalSGD, fit
 from scool.errors import ConfigError
 from scool.graph.topology import (
     TOPOLOGIES,
@@ -11,6 +15,7 @@ from scool.graph.topology import (
     mixing_matrix,
     spectral_gap,
 )
+from toys import classification
 
 CONNECTED = [name for name in TOPOLOGIES if name != "identity"]
 
@@ -142,3 +147,17 @@ def test_bad_names_and_numbers() -> None:
 def test_refuses_other_matrices(w: torch.Tensor, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check_mixing_matrix(w, 2)
+
+
+@pytest.mark.parametrize("method", [DPSGD(shuffle=True), CGA(shuffle=True), SPDB(shuffle=True)])
+def test_methods_shuffle(method: Any) -> None:
+    federation = classification(sizes=[6] * 20)
+    result = fit(federation, "mlp", replace(method, sgd=LocalSGD(steps=1)), rounds=1, seed=5)
+    assert result.graph is not None
+    expected = mixing_matrix("group-ring", 20, shuffle=True, seed=5)
+    torch.testing.assert_close(result.graph.double(), expected, check_dtype=False)
+
+
+def test_the_dirac_prior_shuffles() -> None:
+    w = Dirac(shuffle=True).init(20, {}, 5).w
+    assert w.equal(mixing_matrix("group-ring", 20, shuffle=True, seed=5))

@@ -398,6 +398,16 @@ def test_budget_over_the_bytes_of_a_client(tmp_path: Path) -> None:
     assert rows[0]["bytes_of_a_client"] == 400 and rows[0]["noise"] is None
 
 
+def test_a_line_of_the_budget_has_the_same_seeds_throughout(tmp_path: Path) -> None:
+    """Else it would rise or fall with the luck of the seeds."""
+    for row in choose_rows("budget"):
+        record(tmp_path, row, 0, 50.0)
+    for row in choose_rows("budget", "scool-sbm-10-percent"):
+        record(tmp_path, row, 1, 90.0)
+    rows = [r for r in figures("budget", tmp_path)["budget"] if r["method"] == "scool-sbm"]
+    assert [r["accuracy"] for r in rows] == [50.0] * 4 and all(r["seeds"] == [0] for r in rows)
+
+
 # ---------------------------------------------------------------------- records of this repository
 
 

@@ -49,6 +49,11 @@ class DPSGD:
         require(self.degree >= 1, "degree", self.degree, "give at least one neighbour")
         if self.matrix and self.weights is not None:
             raise ConfigError("matrix and weights are both given: give one of them")
+        has_own = bool(self.matrix) or self.weights is not None
+        for name in ("topology", "degree"):
+            is_plain = getattr(self, name) == getattr(DPSGD, name)
+            remedy = "the matrix says who is joined; leave it out, or leave out the matrix"
+            require(not has_own or is_plain, name, getattr(self, name), remedy)
         if self.topology not in TOPOLOGIES:
             unknown("topology", self.topology, TOPOLOGIES)
 

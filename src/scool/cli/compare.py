@@ -73,14 +73,15 @@ def compare(arguments: Sequence[str]) -> int:
     if command.tuned is not None:
         tuned, more = _tuned(command.tuned, methods, command.settings)
         notes += more
+    merged = _merge(tuned, per_method, command.set)
     comparison = Comparison(
         methods=methods,
         settings=command.settings,
         sgd=command.sgd,
         seeds=command.seeds,
-        options=_merge(tuned, per_method, command.set),
+        options=merged,
     )
-    say(notes + _overruled(tuned, command.sgd, base.algorithm.sgd))
+    say(notes + _overruled(tuned, merged, command.sgd, base.algorithm.sgd))
     out = command.out or new_folder(f"compare-{command.settings.data.dataset}")
     with leading(command.ranks):
         goes_on(command.out)
@@ -93,13 +94,20 @@ def say(notes: Sequence[str]) -> None:
         print(f"note: {note}", file=sys.stderr)
 
 
-def _overruled(tuned: Mapping[str, Mapping[str, Any]], sgd: LocalSGD, plain: LocalSGD) -> list[str]:
+def _overruled(
+    tuned: Mapping[str, Mapping[str, Any]],
+    merged: Mapping[str, Mapping[str, Any]],
+    sgd: LocalSGD,
+    plain: LocalSGD,
+) -> list[str]:
     """Options of all methods that a search has chosen otherwise for one."""
     return [
         f"{name} = {getattr(sgd, name)} does not hold for {method}: its tuned value is {value}"
         for method, options in tuned.items()
         for name, value in options.items()
-        if getattr(sgd, name, value) != value and getattr(sgd, name) != getattr(plain, name)
+        if merged[method][name] == value
+        and getattr(sgd, name, value) != value
+        and getattr(sgd, name) != getattr(plain, name)
     ]
 
 

@@ -160,9 +160,11 @@ def _show(jobs: Sequence[Job]) -> None:
     for job in jobs:
         status = "to do"
         if (job.folder / "run.json").is_file():
-            with suppress(RunError):
-                status = RunFolder(job.folder).header.get("status") or "damaged"
-            status = "damaged" if status == "to do" else status
+            try:
+                header = RunFolder.open(job.folder).header
+                status = str(header.get("status")) if state_of(job) else ""
+            except RunError:
+                status = "in the way"  # damaged, or of other options
         print(f"{status:<12} {job.config.settings.rounds:>6} rounds  {job.folder}")
 
 

@@ -167,6 +167,12 @@ def load(config: DataConfig, seed: int = 0) -> Federation:
     'digits/permuted'
     """
     dataset = find(config.dataset)
+    if config.partition != "dirichlet":
+        _refuse(config, "dirichlet_alpha", "it needs partition dirichlet")
+    if config.partition not in ("noniid", "sbm") and (
+        config.partition != "auto" or config.dataset in ("digits", "synthetic")
+    ):
+        _refuse(config, "truth", "it needs partition noniid or sbm, whose tasks are class sets")
     if config.dataset == "synthetic":
         return _load_synthetic(config, seed)
     require(config.task == "classification", "task", config.task, "only synthetic has regression")
@@ -179,7 +185,7 @@ def load(config: DataConfig, seed: int = 0) -> Federation:
 def _refuse(config: DataConfig, field: str, remedy: str) -> None:
     """An option that would be silently ignored is a mistake."""
     value = getattr(config, field)
-    require(not value, field, value, remedy)
+    require(value == getattr(DataConfig, field), field, value, remedy)
 
 
 def _load_synthetic(config: DataConfig, seed: int) -> Federation:

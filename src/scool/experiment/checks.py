@@ -1,10 +1,12 @@
 """What a person's own model or method must be, said before or right after its first use."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
+from scool.algorithms.between_rounds import BetweenRounds
 from scool.errors import ConfigError, ModelError, require
 
 PAGE = "see docs/own-prior-or-method.md"
@@ -21,9 +23,12 @@ def checked_model(build: Any) -> Callable[[], nn.Module]:
 
     def checked() -> nn.Module:
         try:
-            module = build()
+            inspect.signature(build).bind()
         except TypeError as error:
             raise ModelError(f"model cannot be called without arguments ({error})") from error
+        except ValueError:  # some functions written in C have no signature
+            pass
+        module = build()
         if not isinstance(module, nn.Module):
             kind = type(module).__name__
             raise ModelError(f"model builds a {kind}: give a function that returns an nn.Module")
@@ -51,7 +56,8 @@ def checked_step(algorithm: Any, outcome: Any, num_clients: int) -> tuple[Any, M
     Raises:
         ConfigError: it is something else.
     """
-    name = type(algorithm).__name__
+    method = algorithm.method if isinstance(algorithm, BetweenRounds) else algorithm
+    name = type(method).__name__
     is_pair = isinstance(outcome, tuple) and len(outcome) == 2 and isinstance(outcome[1], Mapping)
     if not is_pair:
         kind = type(outcome).__name__
@@ -60,6 +66,8 @@ def checked_step(algorithm: Any, outcome: Any, num_clients: int) -> tuple[Any, M
     if not hasattr(state, "theta"):
         kind = type(state).__name__
         raise ConfigError(f"the state of {name} is a {kind} without `theta`, the models; {PAGE}")
+    if "train_loss" not in info:
+        raise ConfigError(f"{name}.step gave no info['train_loss'], the losses of training; {PAGE}")
     graph, size = info.get("graph"), (num_clients, num_clients)
     if not isinstance(graph, Tensor) or tuple(graph.shape) != size:
         found = tuple(graph.shape) if isinstance(graph, Tensor) else graph

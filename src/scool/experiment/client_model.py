@@ -44,7 +44,7 @@ class ClientModel(nn.Module):
             is_whole = not inputs.is_floating_point()
             require(is_whole, "x", inputs.dtype, "give whole numbers (tokens)")
             return self.network(inputs.to(first.device, torch.int64))
-        if self.transform is not None and not inputs.is_floating_point():
+        if self.transform is not None:
             inputs = self.transform.evaluate(inputs)
         return self.network(inputs.to(first.device, first.dtype))
 

@@ -71,7 +71,7 @@ def export_result(result: "Result", folder: Path) -> list[Path]:
     """
     if is_taken(folder):
         raise RunError(f"folder = {str(folder)!r} exists already: choose another")
-    header = {"method": result.method, "model": result.network}
+    header = {"method": result.method, "model": result.network, "complete": True}
     clients = describe_clients(result.federation)
     fixed = fixed_tensors(result.module)
     return write_export(result.graph, result.theta, fixed, header, clients, folder)

@@ -58,6 +58,11 @@ def theta_of(path: Path) -> Tree:
     """The models of all clients in the newest checkpoint of a run."""
     folder = RunFolder.open(path)
     checkpoint = folder.last_checkpoint()
+    if checkpoint is None and any(path.glob("checkpoint-*")):
+        raise RunError(
+            f"{path / 'metrics.jsonl'} is damaged: fewer rounds can be read of it than any "
+            "checkpoint has. Bring back a whole copy of it"
+        )
     if checkpoint is None and folder.header.get("status") == "finished":
         raise RunError(
             f"{path} is a finished run whose models were not kept (--checkpoint-every 0 or a "
@@ -85,6 +90,7 @@ def about_model(header: Mapping[str, Any], clients: Clients | None, client: int)
     config = header.get("config") or {}
     network = header.get("model") or (config.get("settings") or {}).get("model")
     about = {"method": header.get("method"), "client": client, "model": network}
+    about["complete"] = header.get("complete", "fixed" in (header.get("identity") or {}))
     if clients is None:
         return about
     is_class = clients.task == "classification"
@@ -124,8 +130,8 @@ def _assemble(
     expected = {name: tuple(p.shape) for name, p in network.named_parameters()} | fixed
     found = {name: tuple(p.shape) for name, p in params.items()}
     wrong = [n for n in {**expected, **found} if expected.get(n) != found.get(n)]
-    if not found.keys() & fixed.keys():  # older versions recorded none of them
-        wrong = [n for n in wrong if n not in fixed]
+    if not about.get("complete"):  # an older version recorded trainable parameters only
+        wrong = [n for n in wrong if n in found or n not in fixed]
     if wrong:
         name = wrong[0]
         raise ConfigError(

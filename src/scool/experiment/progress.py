@@ -4,13 +4,14 @@ import hashlib
 import json
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from scool.algorithms.between_rounds import BetweenRounds
 from scool.data.federation import Federation
 from scool.engines.placement import better_placement
 from scool.engines.sharded import AnyEngine, ShardedEngine
@@ -118,7 +119,7 @@ def open_run(
             ranks.first(lambda: _begin(folder.path, header, held))
         return folder, Progress(state, engine.active, folder, header["rounds"], ranks, stacked)
     folder = RunFolder(Path(out))
-    ranks.first(lambda: _check_same(RunFolder.open(folder.path), header))
+    ranks.first(lambda: _check_same(RunFolder.open(folder.path), header, algorithm))
     ranks.first(lambda: held.enter_context(writing(folder.path)))
     checkpoint = ranks.each(lambda: _last_checkpoint(folder, mine, stacked))
     done = checkpoint.rounds if checkpoint else 0
@@ -207,17 +208,19 @@ def _reasons(folder: RunFolder, done: int, active: Tensor) -> dict[int, str]:
     return {client: row["quarantined"].get(str(client), "before") for client in out}
 
 
-def _check_same(folder: RunFolder, header: Mapping[str, Any]) -> None:
+def _check_same(folder: RunFolder, header: Mapping[str, Any], algorithm: Any) -> None:
     """Refuse to continue a run with another method, other data or another seed.
 
     Raises:
         RunError: names what differs.
     """
     before, now = folder.header, header["identity"]
+    method = algorithm.method if isinstance(algorithm, BetweenRounds) else algorithm
+    plain = {"algorithm": _defaults(method)}
     for name, value in before.get("identity", {}).items():
-        if not _agree(value, now[name]):
+        if not _agree(value, now[name], plain.get(name, {})):
             raise RunError(
-                f"{folder.path} was made with another {name.replace('digest', 'data or model')}: "
+                f"{folder.path} was made with another {_WORDS.get(name, name)}: "
                 "continue it with what it was started with, or choose another out"
             )
     if before.get("rounds_done", 0) > header["rounds"]:
@@ -227,12 +230,28 @@ def _check_same(folder: RunFolder, header: Mapping[str, Any]) -> None:
         )
 
 
-def _agree(before: Any, now: Any) -> bool:
-    """Equal in all options that both know: one that is newer than the run changes nothing, as long
-    as nobody sets it."""
-    if isinstance(before, Mapping) and isinstance(now, Mapping):
-        return all(_agree(before[name], now[name]) for name in before.keys() & now.keys())
-    return before == now
+_WORDS = {"digest": "data or model", "fixed": "model (its frozen parameters or buffers differ)"}
+
+
+def _agree(before: Any, now: Any, plain: Any) -> bool:
+    """Equal in all options: one that is newer than the run had its default then, and one that is
+    gone is forgotten."""
+    if not (isinstance(before, Mapping) and isinstance(now, Mapping)):
+        return before == now
+    then = {name: before.get(name, plain.get(name, value)) for name, value in now.items()}
+    return all(_agree(then[name], value, plain.get(name, {})) for name, value in now.items())
+
+
+def _defaults(options: Any) -> dict[str, Any]:
+    """What a method of its kind does if nobody says anything, as JSON holds it."""
+    found: dict[str, Any] = {}
+    for part in fields(options) if is_dataclass(options) else ():
+        value = getattr(options, part.name)
+        if is_dataclass(value):
+            found[part.name] = _defaults(value)
+        elif part.default is not MISSING:
+            found[part.name] = part.default
+    return json.loads(json.dumps(found, default=lambda value: type(value).__name__))
 
 
 def identity_of(
@@ -240,7 +259,7 @@ def identity_of(
 ) -> dict[str, Any]:
     """What must be the same for a run to be continued: method, data, seed and kind of model."""
     digest = hashlib.sha256(str([(name, tuple(p.shape)) for name, p in theta0.items()]).encode())
-    tensors = [federation.classes, *fixed.values()]
+    tensors = [federation.classes]
     for split in (federation.train, federation.test):
         some = split.x.flatten()[:: 1 + split.x.numel() // 4096]
         tensors += [split.index, split.mask, split.y, some]
@@ -253,7 +272,17 @@ def identity_of(
         "clients": federation.num_clients,
         "seed": seed,
         "digest": digest.hexdigest()[:32],
+        "fixed": _digest_of(fixed),
     }
+
+
+def _digest_of(tensors: Params) -> str:
+    """Of names, shapes and numbers; empty where there are none."""
+    digest = hashlib.sha256()
+    for name, t in sorted(tensors.items()):
+        digest.update(f"{name}{t.dtype}{tuple(t.shape)}".encode())
+        digest.update(t.contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:32] if tensors else ""
 
 
 def _options(algorithm: Any) -> dict[str, Any]:

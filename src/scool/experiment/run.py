@@ -134,6 +134,7 @@ def fit(
     }
     for name, value in numbers.items():
         check_kind(name, value, int)
+    rounds, seed = int(rounds), int(seed)  # numpy's would not get into records
     for name, value in {"slow_momentum": slow_momentum, "model_average": model_average}.items():
         check_kind(name, value, float)
     for name, value in {"resume": resume, "strict": strict}.items():
@@ -167,7 +168,7 @@ def fit(
         engine = ShardedEngine(federation, module, ranks=ranks, **options)
     header = _header(method, rounds, seed, engine, config)
     header["model"] = model_options(model)
-    fixed = fixed_tensors(module)
+    fixed = {} if out is None else fixed_tensors(module)
     header["identity"] = identity_of(algorithm, federation, seed, theta0, fixed)
     header["identity"]["between_rounds"] = between
     algorithm = BetweenRounds.around(algorithm, **between)
@@ -177,6 +178,7 @@ def fit(
         if folder:
             ranks.first(lambda: write_clients(folder.path, federation))
             ranks.first(lambda: write_fixed(folder.path, fixed))
+        is_watched = bool(recorders) or not ranks.is_first
         recorders = recorders if ranks.is_first else ()
         for recorder in recorders:
             recorder.start(header, progress.done)
@@ -197,7 +199,7 @@ def fit(
                     progress.finish_round(state, row, info, engine, time.perf_counter() - began)
                     for recorder in recorders:
                         recorder.round(row, info)
-                    if not recorders:
+                    if not is_watched:
                         _warn_quarantined(row, progress.history[:-1])
                     is_due = checkpoint_every and progress.done % checkpoint_every == 0
                     if is_due or (is_last and (checkpoint_every or progress.saved)):

@@ -51,6 +51,8 @@ class ModelConfig:
             unknown("model", self.model, NAMES)
         is_wide = all(width >= 1 for width in self.hidden)
         require(is_wide, "hidden", self.hidden, "give widths of at least 1")
+        has_effect = self.model == "mlp" or self.hidden == ModelConfig.hidden
+        require(has_effect, "hidden", self.hidden, f"{self.model} has no such layers; use mlp")
 
     def builder(self, input_shape: Sequence[int], outputs: int) -> Callable[[], nn.Module]:
         """A function that builds the module with fresh parameters."""

@@ -64,6 +64,13 @@ def fixed_tensors(module: nn.Module) -> Params:
     saved = module.state_dict().keys()
     tensors = {n: p for n, p in module.named_parameters() if not p.requires_grad}
     tensors |= {n: b for n, b in module.named_buffers() if n in saved}
+    for name, t in tensors.items():
+        if t.layout != torch.strided or t.is_complex():
+            kind = f"{t.layout} {t.dtype}".replace("torch.", "")
+            raise ModelError(
+                f"{name!r} of the model is a {kind} tensor, which records cannot hold: keep it as "
+                "real, dense parts, or register the buffer with persistent=False"
+            )
     return {n: t.detach().cpu().clone() for n, t in tensors.items()}
 
 

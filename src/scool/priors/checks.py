@@ -2,7 +2,9 @@
 
 from typing import Any, get_args
 
-from scool.contracts import Evidence, SelfMode
+from torch import Tensor
+
+from scool.contracts import Evidence, Mixes, SelfMode
 from scool.errors import ConfigError, require, unknown
 
 
@@ -14,9 +16,10 @@ def check_prior(prior: Any) -> None:
     """
     is_prior = hasattr(prior, "e_step") and not isinstance(prior, type)
     require(is_prior, "prior", prior, "give a prior, e.g. scool.SBM()")
-    mode = getattr(prior, "self_mode", None)
-    if mode not in get_args(SelfMode):
-        unknown(f"self_mode of {type(prior).__name__}", str(mode), get_args(SelfMode))
+    for name, known in (("self_mode", get_args(SelfMode)), ("mixes", get_args(Mixes))):
+        value = getattr(prior, name, None)
+        if value not in known:
+            unknown(f"{name} of {type(prior).__name__}", str(value), known)
 
 
 def check_posterior(prior: Any, graph: Any, evidence: Evidence) -> None:
@@ -26,7 +29,12 @@ def check_posterior(prior: Any, graph: Any, evidence: Evidence) -> None:
     Raises:
         ConfigError: names the prior and what is wrong.
     """
-    w, size = graph.w, tuple(evidence.seen.shape)
+    w, size = getattr(graph, "w", None), tuple(evidence.seen.shape)
+    if not isinstance(w, Tensor):
+        raise ConfigError(
+            f"e_step of {type(prior).__name__} gave {type(w).__name__} as w: give a state with a "
+            f"tensor w of shape {size}; see docs/own-prior-or-method.md"
+        )
     if tuple(w.shape) == size and bool(w[evidence.seen].isfinite().all()):
         return
     odd = int((~w.isfinite()).sum())

@@ -10,7 +10,7 @@ from scool.drawing.matrices import plain
 from scool.drawing.style import COLUMN, line_style, marker_of, picture, styled
 from scool.errors import RunError
 from scool.experiment.progress import EARLY
-from scool.experiment.reproduction.rows import BUDGETS
+from scool.experiment.reproduction.rows import BUDGET, BUDGETS
 from scool.recording.atomic import write_bytes
 from scool.recording.folder import make_folder
 from scool.report.lines import cumulative, curve
@@ -141,15 +141,19 @@ def plot_early_error(rows: Sequence[Measured]) -> Plot:
 
 
 def plot_budgets(rows: Sequence[Measured]) -> Plot:
-    """Accuracy over the peers that a client may talk to, and over what it sends in all rounds;
-    bars: seed noise."""
+    """Accuracy over the peers that a client may talk to, and over what it sends in all rounds, of
+    the seeds that all points of a line have; bars: seed noise."""
     table: list[Row] = []
-    methods = {row.row.method: row.row.title.rpartition(", ")[0] for row in rows}
+    labels = {row.method: row.title.rpartition(", ")[0] for row in BUDGET}
     with styled():
-        height = 0.42 * WIDE + legend_height(list(methods.values()), WIDE)
+        height = 0.42 * WIDE + legend_height(list(labels.values()), WIDE)
         figure, ((left, right),) = picture(1, 2, width=WIDE, height=height)
-        for number, (method, title) in enumerate(methods.items()):
-            points = [_budget_point(row) for row in rows if row.row.method == method and row.scored]
+        for number, (method, title) in enumerate(labels.items()):
+            line = [row for row in rows if row.row.method == method and row.scored]
+            if not line:
+                continue
+            common = set.intersection(*(set(row.accuracies) for row in line))
+            points = [_budget_point(row, common or set(row.accuracies)) for row in line]
             table += points
             bars = [math.nan if point["noise"] is None else point["noise"] for point in points]
             style = {**line_style(number), "marker": marker_of(number), "capsize": 2}
@@ -160,10 +164,12 @@ def plot_budgets(rows: Sequence[Measured]) -> Plot:
         need_records(table, "no run of a budget is finished")
         left.set_xticks(BUDGETS, [str(percent) for percent in BUDGETS])
         left.set_xlabel("peers (% of the clients)")
-        right.set_xscale("log")
-        right.xaxis.get_major_locator().set_params(subs=(1, 2, 5))
-        right.xaxis.set_major_formatter("{x:g}")
-        right.minorticks_off()
+        sent = [point["bytes_of_a_client"] for point in table]
+        if max(sent) > 5 * min(sent) > 0:
+            right.set_xscale("log")
+            right.xaxis.get_major_locator().set_params(subs=(1, 2, 5))
+            right.xaxis.set_major_formatter("{x:g}")
+            right.minorticks_off()
         right.set_xlabel("sent by a client in all rounds (GB)")
         for axes in (left, right):
             axes.set_ylabel("test accuracy (%)")
@@ -171,8 +177,9 @@ def plot_budgets(rows: Sequence[Measured]) -> Plot:
     return Plot(figure, table)
 
 
-def _budget_point(measured: Measured) -> dict[str, Any]:
-    runs, values = measured.scored, list(measured.accuracies.values())
+def _budget_point(measured: Measured, seeds: set[int]) -> dict[str, Any]:
+    runs = [run for run in measured.scored if (run.seed or 0) in seeds]
+    values = [value for seed, value in measured.accuracies.items() if seed in seeds]
     sent = [max(cumulative(run, "bytes").values()) for run in runs]
     last = [float(run.rows[-1].get("bytes") or 0) for run in runs]
     clients = runs[0].num_clients or 1
@@ -181,7 +188,7 @@ def _budget_point(measured: Measured) -> dict[str, Any]:
         "row": measured.row.name,
         "method": measured.row.method,
         "percent": percent,
-        "seeds": len(runs),
+        "seeds": sorted(seeds),
         "accuracy": mean(values),
         "noise": noise(values),
         "bytes_of_a_client": (mean(sent) or 0.0) / clients,

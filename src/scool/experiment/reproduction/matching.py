@@ -45,17 +45,16 @@ def row_options(config: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def conflicts(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """Options that differ.
+def conflicts(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Options that differ, with both values.
 
     One that the record lacks is newer: it was added with a default that changes nothing, and a run
     that sets it is another. One that only the record has is gone; who knows what it did.
     """
     mine, theirs = row_options(recorded), row_options(wanted)
     if mine.get("method") != theirs["method"]:
-        return ["method"]
+        return {"method": (mine.get("method"), theirs["method"])}
     plain = {"algorithm": METHODS[theirs["method"]][1], "settings": Settings()}
     start = row_options({name: as_dict(value) for name, value in plain.items()})
-    return [
-        name for name in {**theirs, **mine} if mine.get(name, start.get(name)) != theirs.get(name)
-    ]
+    both = {n: (mine.get(n, start.get(n)), theirs.get(n)) for n in {**theirs, **mine}}
+    return {name: pair for name, pair in both.items() if pair[0] != pair[1]}

@@ -16,7 +16,7 @@ from scool.errors import QuarantineError, RunError
 from scool.experiment.config import RunConfig, execute
 from scool.experiment.reproduction.claims import claim
 from scool.experiment.reproduction.keeping import LightRecords, tidy
-from scool.experiment.reproduction.matching import conflicts, flat_options
+from scool.experiment.reproduction.matching import conflicts
 from scool.experiment.reproduction.plan import Job
 from scool.experiment.run import Interrupted
 from scool.recording.folder import RunFolder, is_taken
@@ -89,12 +89,12 @@ def state_of(job: Job) -> State:
     settings = config.get("settings") or {}
     for name in ("rounds", "seed"):
         if settings.get(name) != getattr(job.config.settings, name):
-            wrong.append(f"settings.{name}")
-    if wrong:
-        before, now = (flat_options(c).get(wrong[0]) for c in (config, job.config.to_dict()))
+            pair = (settings.get(name), getattr(job.config.settings, name))
+            wrong[f"settings.{name}"] = pair
+    for name, (before, now) in wrong.items():
         raise RunError(
-            f"{job.folder} was made with {wrong[0]} = {before!r}, not {now!r}: finish it with what "
-            "it was started with, or choose another --out"
+            f"{job.folder} was made with {name} = {before!r}, not {now!r}: choose another --out, "
+            "or move that folder away (--results still reads it)"
         )
     return "over" if header.get("status") in ("finished", "diverged") else "started"
 
