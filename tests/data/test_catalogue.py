@@ -163,5 +163,5 @@ def test_built_in_datasets_need_no_check(tmp_path: Path) -> None:
 def test_options_that_cannot_act_are_refused(build: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         build()
-    assert load(DataConfig(partition="noniid", truth="overlap", clients=6)).truth is not None
+    assert load(DataConfig(partition="noniid", truth="overlap", clients=10)).truth is not None
     assert load(DataConfig(partition="dirichlet", dirichlet_alpha=3.0, clients=6)).num_clients == 6
