@@ -13,6 +13,7 @@ from scool.data.arrays import from_arrays
 from scool.errors import ConfigError, ModelError, QuarantineError, RunError
 from scool.priors import SBM
 from scool.recording.lock import LOCK, is_written, writing
+from scool.report.records import read_run
 from toys import (
     assert_trees_equal,
     classification,
@@ -298,3 +299,23 @@ def test_a_run_from_before_an_option_had_its_default(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="was made with another algorithm"):
         fit(classification(), "linear", DPSGD(sgd=SGD, shuffle=True), resume=True, **options)
     fit(classification(), "linear", DPSGD(sgd=SGD), resume=True, **options)
+
+
+def test_a_run_that_an_error_ended_says_so(tmp_path: Path) -> None:
+    class Tired:
+        def start(self, header: Any, first_round: int) -> None: ...
+        def end(self, result: Any) -> None: ...
+        def round(self, row: Any, info: Any) -> None:
+            if row["round"] == 1:
+                raise ValueError("enough")
+
+    options: dict[str, Any] = {"rounds": 3, "device": "cpu", "checkpoint_every": 1}
+    whole = fit(classification(), "linear", METHOD, **options)
+    with pytest.raises(ValueError, match="enough"):
+        fit(classification(), "linear", METHOD, out=tmp_path, recorders=[Tired()], **options)
+    record = read_run(tmp_path)
+    assert record.status == "failed" and record.header["reason"] == "ValueError('enough')"
+    assert any("failed: 2 of 3 rounds are recorded (ValueError" in p for p in record.problems)
+    again = fit(classification(), "linear", METHOD, out=tmp_path, resume=True, **options)
+    assert_trees_equal(again.theta, whole.theta)
+    assert read_run(tmp_path).status == "finished"

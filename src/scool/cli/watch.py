@@ -50,7 +50,7 @@ def view_of(record: RunRecord) -> View:
 
 def has_ended(folder: Path, record: RunRecord) -> bool:
     """Whether nothing more is to come."""
-    if record.status in ("interrupted", "killed", "unknown"):
+    if record.status in ("interrupted", "failed", "killed", "unknown"):
         return True
     is_comparison = (folder / "compare.json").is_file()
     waiting = is_comparison and bool(missing_methods(folder))
@@ -77,5 +77,6 @@ def watch(arguments: Sequence[str]) -> int:
             time.sleep(command.every)
     if record.status != "running":
         go_on = f"; `scool resume {command.folder}` goes on" if record.status == "killed" else ""
-        print(f"{record.path}: {record.status}{go_on}", file=sys.stderr)
+        why = f": {record.header.get('reason')}" if record.status == "failed" else ""
+        print(f"{record.path}: {record.status}{why}{go_on}", file=sys.stderr)
     return 0

@@ -175,7 +175,8 @@ def _last_checkpoint(
 
 def _take_up(folder: RunFolder, done: int, rounds: int) -> None:
     folder.rewind(done)
-    folder.update_header(status="running", rounds=rounds)
+    over = {"reason": None} if folder.header.get("reason") else {}  # of a failure before
+    folder.update_header(status="running", rounds=rounds, **over)
 
 
 class _Fewer:

@@ -5,7 +5,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from scool.engines.memory import fitting_threads, memory_at_start, memory_used
 from scool.engines.sharded import AnyEngine, ShardedEngine
 from scool.engines.sharded_jobs import announce
 from scool.engines.sharded_ranks import RankLost, Ranks
-from scool.errors import QuarantineError, RunError, check_kind, require
+from scool.errors import QuarantineError, RunError, ScoolError, check_kind, require
 from scool.evaluation.accuracy import evaluate
 from scool.experiment.checks import check_method, checked_model, checked_step
 from scool.experiment.options import as_dict
@@ -222,6 +222,12 @@ def fit(
                 f"stopped after round {progress.done} of {rounds} of {method}; the state is saved, "
                 f"`scool resume {folder.path}` goes on"
             ) from None
+        except Exception as error:
+            if folder is not None and ranks.is_first:
+                words = str(error) if isinstance(error, ScoolError) else repr(error)
+                with suppress(ScoolError):  # a full disk may be what failed
+                    folder.update_header(status="failed", reason=words[:1000])
+            raise
         result = Result(
             method=method,
             seed=seed,

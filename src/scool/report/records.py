@@ -178,7 +178,9 @@ def _with_progress(record: RunRecord) -> RunRecord:
     if record.status != "finished" and record.header:
         of = f" of {wanted}" if wanted else ""
         words = "in progress" if record.status == "running" else record.status
-        record.problems.append(f"{words}: {record.rounds}{of} rounds are recorded")
+        reason = record.header.get("reason")
+        why = f" ({reason})" if reason and record.status == "failed" else ""
+        record.problems.append(f"{words}: {record.rounds}{of} rounds are recorded{why}")
     if record.rows and not record.evaluated:
         record.problems.append("no round was evaluated yet: there are no scores")
     return record
