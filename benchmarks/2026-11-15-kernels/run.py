@@ -29,6 +29,7 @@ CONV1 |= {"KH": 5, "KW": 5, "RUN": 15, "P": 7840, "CH": 32}
 CONV2 = {"H": 14, "W": 14, "OH": 10, "OW": 10, "PH": 5, "PW": 5, "CI": 32, "NO": 64, "BO": 64}
 CONV2 |= {"KH": 5, "KW": 5, "RUN": 160, "P": 1000, "CH": 64}
 CONV84 = {"H": 84, "W": 84, "OH": 82, "OW": 82, "CI": 3, "NO": 32, "BO": 32, "KH": 3, "RUN": 9}
+WHOLE, SUMS = {"BP": 128, "BK": 32, "SUMS": False}, {"SUMS": True}
 POOL1 = CONV1 | {"H": 28, "W": 28, "OH": 14, "OW": 14, "BLOCK": 1024}
 NORM = {"H": 82, "W": 82, "PH": 41, "PW": 41, "S": 2, "CH": 32, "G": 4, "PIXELS": 82 * 82}
 FIRST = CONV84 | NORM | {"XH": 84, "XW": 84, "BLOCK": 16}
@@ -40,8 +41,8 @@ LINEAR = {"NI": 1600, "NO": 512, "HAS_DX": True, "BB": 16, "BI": 64, "BO": 32}
 KERNELS: list[tuple[str, Any, int, int, dict[str, Any]]] = [
     ("conv 1 forward", triton_layers._conv_pool_forward, 2, 2, CONV1 | {"BP": 32, "BK": 16}),
     ("conv 2 forward", triton_layers._conv_pool_forward, 4, 3, CONV2 | {"BP": 32, "BK": 32}),
-    ("conv 84 forward", triton_layers._conv_forward, 4, 2, CONV84 | {"BP": 128, "BK": 32}),
-    ("conv 84 forward, old tile", triton_layers._conv_forward, 2, 3, CONV84 | {"BP": 64, "BK": 16}),
+    ("conv 84 forward", triton_layers._conv_forward, 4, 2, CONV84 | WHOLE),
+    ("conv 84 forward with sums", triton_layers._conv_forward, 4, 2, CONV84 | WHOLE | SUMS),
     ("conv 1 update", triton_layers._conv_weight_gradient, 1, 3, CONV1 | UPDATE1),
     (
         "conv 1 update, by rows",
@@ -60,7 +61,7 @@ KERNELS: list[tuple[str, Any, int, int, dict[str, Any]]] = [
     ),
     ("pool 1 backward", triton_layers._pool_backward, 4, 3, POOL1),
     ("linear backward", triton_linear._linear_backward, 2, 3, LINEAR),
-    ("norm statistics", triton_norm._statistics, 4, 3, NORM | {"BLOCK": 256}),
+    ("norm statistics", triton_norm._statistics, 1, 3, NORM | {"BLOCKS": 53, "NB": 64}),
     ("norm and pool", triton_norm._norm_pool, 4, 3, NORM | {"BLOCK": 32}),
     ("norm sums", triton_norm._norm_sums, 4, 3, NORM | {"PIXELS": 41 * 41, "BLOCK": 128}),
     ("norm gradient", triton_norm._window_gradient, 4, 3, FIRST | DH),

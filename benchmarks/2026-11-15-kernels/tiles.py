@@ -154,8 +154,10 @@ def forwards(layer: Layer) -> Iterator[Job]:
         x = some(CLIENTS, BATCH, side, side, layer.channels)
         w = some(CLIENTS, layer.kernel, layer.kernel, layer.channels, layer.outputs)
         bias, to = some(CLIENTS, layer.outputs), (CLIENTS, BATCH, out, out, layer.outputs)
-        which = (some(*to, dtype=torch.uint8),) if layer.pooled else ()
-        return x, w, bias, some(*to), *which, BATCH, positions
+        second = some(*to, dtype=torch.uint8)
+        if not layer.pooled:  # the sums of as many blocks as there can be
+            second = some(CLIENTS, BATCH, out * out // 16 + 1, 2, layer.outputs)
+        return x, w, bias, some(*to), second, BATCH, positions
 
     table = "POOLED" if layer.pooled else "FORWARD", kernels._is_wide(layer.run)
     names = ("PH", "PW") if layer.pooled else ("OH", "OW")
@@ -170,8 +172,10 @@ def forwards(layer: Layer) -> Iterator[Job]:
         options = dict.fromkeys(names, out) | {"RUN": layer.run, **layer.sizes, "BO": width}
         options |= {"BP": bp, "BK": bk, "num_warps": warps, "num_stages": stages}
         tile = {"BP": bp, "BK": bk, "warps": warps, "stages": stages}
-        grid = (triton.cdiv(positions, bp), CLIENTS)
-        yield Job(table, layer.name, tile, kernel, grid, inputs, options)
+        blocks = triton.cdiv(positions, bp)
+        if not layer.pooled:  # a norm comes next
+            options["SUMS"], blocks = True, BATCH * triton.cdiv(out * out, bp)
+        yield Job(table, layer.name, tile, kernel, (blocks, CLIENTS), inputs, options)
 
 
 def first_updates() -> Iterator[Job]:

@@ -139,11 +139,11 @@ class _ConvNormPool(torch.autograd.Function):
         conv_rate: tuple[float, float],
         norm_rate: tuple[float, float],
     ) -> Tensor:
-        from scool.engines.triton_layers import conv_forward
+        from scool.engines.triton_layers import conv_sums_forward
         from scool.engines.triton_norm import norm_pool_forward
 
-        h = conv_forward(x, weight, bias)
-        out, saved = norm_pool_forward(h, gamma, beta, norm.groups, norm.eps, norm.stride)
+        h, sums = conv_sums_forward(x, weight, bias)
+        out, saved = norm_pool_forward(h, sums, gamma, beta, norm.groups, norm.eps, norm.stride)
         ctx.save_for_backward(x, *saved)
         ctx.conv, ctx.norm = (weight, bias, *conv_rate), (gamma, beta, *norm_rate)
         ctx.groups, ctx.stride = norm.groups, norm.stride

@@ -24,22 +24,28 @@ from scool.errors import require
 
 @triton.jit(do_not_specialize=["STEP", "P"])
 def _conv_forward(
-    x_ptr, w_ptr, bias_ptr, out_ptr, STEP, P,
+    x_ptr, w_ptr, bias_ptr, out_ptr, sums_ptr, STEP, P,
     H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     CI: tl.constexpr, NO: tl.constexpr, KH: tl.constexpr, RUN: tl.constexpr,
-    BP: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr,
+    SUMS: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
     """out[p, o] = bias[o] + sum_k x[p + entry(k)] w[k, o], k over the KH * RUN entries of a filter.
 
     STEP images lie between the inputs of two clients: their batch, or 0 where all have the same.
+    SUMS: a block stays within an image, and its sums over p of relu(out) and of its square are
+    written, too, so that a norm need not read all outputs once more.
     """
     client = tl.program_id(1).to(tl.int64)
-    first = tl.program_id(0) * BP
+    blocks: tl.constexpr = (OH * OW + BP - 1) // BP
+    if SUMS:
+        first = tl.program_id(0) // blocks * (OH * OW) + tl.program_id(0) % blocks * BP
+    else:
+        first = tl.program_id(0) * BP
     p = first % (OH * OW) + tl.arange(0, BP)  # positions, seen from the block's first image
     o = tl.arange(0, BO)
     b, y, x = p // (OH * OW), p // OW % OH, p % OW
     at = ((b * H + y) * W + x) * CI  # where the first filter row begins
-    inside = first % (OH * OW) + P - first
+    inside = OH * OW if SUMS else first % (OH * OW) + P - first
     x_from = x_ptr + (client * STEP + first // (OH * OW)) * (H * W * CI)
     w_from = w_ptr + client * (KH * RUN * NO)
     acc = tl.zeros((BP, BO), dtype=tl.float32)
@@ -60,6 +66,13 @@ def _conv_forward(
     acc += tl.load(bias_ptr + client * NO + o, mask=o < NO, other=0.0)[None, :]
     to = out_ptr + (client * P + first) * NO + (tl.arange(0, BP)[:, None] * NO + o[None, :])
     tl.store(to, acc, mask=(p[:, None] < inside) & (o[None, :] < NO))
+    if SUMS:
+        kept = tl.maximum(acc, 0.0).to(out_ptr.dtype.element_ty).to(tl.float32)
+        kept = tl.where(p[:, None] < inside, kept, 0.0)
+        block = client * (P // (OH * OW) * blocks) + tl.program_id(0)
+        sums = sums_ptr + block * (2 * NO) + o
+        tl.store(sums, tl.sum(kept, axis=0), mask=o < NO)
+        tl.store(sums + NO, tl.sum(kept * kept, axis=0), mask=o < NO)
 
 
 @triton.jit(do_not_specialize=["STEP", "P"])
@@ -262,20 +275,36 @@ def _step(x: Tensor) -> int:
 
 def conv_forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """(C, B, OH, OW, O) of inputs (C, B, H, W, CI) and weights (C, KH, KW, CI, O)."""
+    return _conv(x, weight, bias, has_sums=False)[0]
+
+
+def conv_sums_forward(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """`conv_forward`, and for the blocks of each image the sums of relu(out) and of its square:
+    (C, B, blocks, 2, O)."""
+    return _conv(x, weight, bias, has_sums=True)
+
+
+def _conv(x: Tensor, weight: Tensor, bias: Tensor, has_sums: bool) -> tuple[Tensor, Tensor]:
     clients, batch, height, width, channels = x.shape
     _, kh, kw, _, outputs = weight.shape
     oh, ow = height - kh + 1, width - kw + 1
     out = torch.empty(clients, batch, oh, ow, outputs, device=x.device, dtype=x.dtype)
     positions, run = batch * oh * ow, kw * channels
     tile = FORWARD[_is_wide(run)]
+    blocks = triton.cdiv(positions, tile["BP"])
+    sums = out
+    if has_sums:
+        of_image = triton.cdiv(oh * ow, tile["BP"])
+        blocks, shape = batch * of_image, (clients, batch, of_image, 2, outputs)
+        sums = torch.empty(shape, device=x.device, dtype=torch.float32)
     launch(
-        _conv_forward, (triton.cdiv(positions, tile["BP"]), clients),
-        x, weight, bias, out, _step(x), positions,
+        _conv_forward, (blocks, clients),
+        x, weight, bias, out, sums, _step(x), positions,
         H=height, W=width, OH=oh, OW=ow, CI=channels, NO=outputs, KH=kh, RUN=run,
-        BP=tile["BP"], BK=tile["BK"], BO=_power(outputs),
+        SUMS=has_sums, BP=tile["BP"], BK=tile["BK"], BO=_power(outputs),
         num_warps=tile["warps"], num_stages=tile["stages"],
     )  # fmt: skip
-    return out
+    return out, sums
 
 
 def conv_pool_forward(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:

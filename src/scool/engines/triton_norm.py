@@ -2,8 +2,8 @@
 
 One after another in torch they read and write the outputs of a convolution some twenty times; those
 of the first layer of the paper's MiniImageNet network are 860 MB for a hundred clients. Here: once
-for the statistics, once to normalise and pool, and once for the gradient, whose sums need only the
-largest of each window.
+to normalise and pool, and once for the gradient, whose sums need only the largest of each window.
+The statistics come from sums that the convolution leaves behind.
 
 Layouts: activations (C, B, H, W, channels), channels last; gamma and beta (C, channels).
 """
@@ -28,22 +28,17 @@ def _by_group(sums, G: tl.constexpr, CH: tl.constexpr):
 
 @triton.jit
 def _statistics(
-    h_ptr, mean_ptr, rstd_ptr, eps,
-    PIXELS: tl.constexpr, G: tl.constexpr, CH: tl.constexpr, BLOCK: tl.constexpr,
+    sums_ptr, mean_ptr, rstd_ptr, eps, PIXELS: tl.constexpr, BLOCKS: tl.constexpr,
+    G: tl.constexpr, CH: tl.constexpr, NB: tl.constexpr,
 ):  # fmt: skip
-    """Mean and 1 / standard deviation of relu(h) over each group of one sample."""
+    """Mean and 1 / standard deviation of relu(h) over each group of one sample, from the sums of
+    its blocks."""
     sample = tl.program_id(0).to(tl.int64)
-    ch = tl.arange(0, CH)
-    total = tl.zeros((CH,), dtype=tl.float32)
-    square = tl.zeros((CH,), dtype=tl.float32)
-    h_ptr += sample * (PIXELS * CH)
-    for start in range(0, PIXELS, BLOCK):
-        p = start + tl.arange(0, BLOCK)
-        at = p[:, None] * CH + ch[None, :]
-        h = tl.maximum(tl.load(h_ptr + at, mask=p[:, None] < PIXELS, other=0.0), 0.0)
-        h = h.to(tl.float32)
-        total += tl.sum(h, axis=0)
-        square += tl.sum(h * h, axis=0)
+    n, ch = tl.arange(0, NB), tl.arange(0, CH)
+    at = sums_ptr + sample * (BLOCKS * 2 * CH) + (n[:, None] * (2 * CH) + ch[None, :])
+    here = n[:, None] < BLOCKS
+    total = tl.sum(tl.load(at, mask=here, other=0.0), axis=0)
+    square = tl.sum(tl.load(at + CH, mask=here, other=0.0), axis=0)
     count = PIXELS * (CH // G)
     mean = _by_group(total, G, CH) / count
     variance = tl.maximum(_by_group(square, G, CH) / count - mean * mean, 0.0)
@@ -234,15 +229,16 @@ class Sums(NamedTuple):
 
 
 # Positions of a program (all channels of each), measured on an H200; `WINDOWS` by its instructions.
-STATISTICS, NORM, SUMS, GRADIENT = 256, 32, 128, 32
+NORM, SUMS, GRADIENT = 32, 128, 32
 WINDOWS = 16
 FIRST = {"parts": 4, "BP": 16, "warps": 2, "stages": 3}
 
 
 def norm_pool_forward(
-    h: Tensor, gamma: Tensor, beta: Tensor, groups: int, eps: float, stride: int
+    h: Tensor, sums: Tensor, gamma: Tensor, beta: Tensor, groups: int, eps: float, stride: int
 ) -> tuple[Tensor, Saved]:
-    """max over 2x2 windows of GroupNorm(ReLU(h)), and what the backward pass needs."""
+    """max over 2x2 windows of GroupNorm(ReLU(h)), and what the backward pass needs; h and sums as
+    `conv_sums_forward` gives them."""
     clients, batch, height, width, channels = h.shape
     ph, pw = (height - 2) // stride + 1, (width - 2) // stride + 1
     mean = torch.empty(clients, batch, channels, device=h.device, dtype=torch.float32)
@@ -253,8 +249,9 @@ def norm_pool_forward(
     samples = clients * batch
     launch(
         _statistics, (samples,),
-        h, mean, rstd, eps,
-        PIXELS=height * width, G=groups, CH=channels, BLOCK=STATISTICS, num_warps=4,
+        sums, mean, rstd, eps,
+        PIXELS=height * width, BLOCKS=sums.shape[2], G=groups, CH=channels,
+        NB=triton.next_power_of_2(sums.shape[2]), num_warps=1,
     )  # fmt: skip
     launch(
         _norm_pool, (samples, triton.cdiv(ph * pw, NORM)),
