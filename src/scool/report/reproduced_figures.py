@@ -10,7 +10,7 @@ from scool.drawing.matrices import plain
 from scool.drawing.style import COLUMN, line_style, marker_of, picture, styled
 from scool.errors import RunError
 from scool.experiment.progress import EARLY
-from scool.experiment.reproduction.rows import BUDGET, BUDGETS
+from scool.experiment.reproduction.rows import BUDGET, BUDGETS, TABLE1
 from scool.recording.atomic import write_bytes
 from scool.recording.folder import make_folder
 from scool.report.lines import cumulative, curve
@@ -66,13 +66,15 @@ def local_epochs(measured: Measured) -> float:
 
 def plot_convergence(rows: Sequence[Measured]) -> Plot:
     """Test accuracy and training loss over local epochs, a line a row, a band over the seeds where
-    lines are few."""
+    lines are few. A row looks the same in all pictures, whichever others are there."""
     table: list[Row] = []
     labels = [row.row.title for row in rows]
+    places = {row.name: place for place, row in enumerate(TABLE1)}
     with styled():
         height = 0.42 * WIDE + legend_height(labels, WIDE)
         figure, ((left, right),) = picture(1, 2, width=WIDE, height=height)
-        for number, row in enumerate(rows):
+        for row in rows:
+            number = places[row.row.name]
             step, style = local_epochs(row), line_style(number)
             for axes, name in ((left, "accuracy_mean"), (right, "train_loss")):
                 line = curve(row.scored, name)
