@@ -210,10 +210,10 @@ class Engine(Protocol):
 class Algorithm(Protocol[S]):
     """One method. The dataclass is the method: its options are its fields. S has a field `theta`;
     Info has `train_loss` and `graph`, the weights that were mixed with (the identity where nothing
-    is mixed). One that judges by
-    validation data has a field `validation`, their share; one that trains other models than those
-    in `theta` has `trains_theta = False`; one whose options name files has a
-    method `complete`, which gives the same with what they hold, so that records hold it too."""
+    is mixed). One that judges by validation data has a field `validation`, their share; one that
+    trains other models than those in `theta` has `trains_theta = False`; one whose options name
+    files has a method `complete`, which gives the same with what they hold, so that records hold
+    it too."""
 
     def init(self, engine: Engine, theta0: Params) -> S: ...
     def step(self, engine: Engine, state: S, round: int) -> tuple[S, Info]: ...

@@ -83,8 +83,12 @@ def check_kind(field: str, value: object, kind: type) -> None:
     """
     is_right, words = _KINDS[kind]
     require(is_right(value), field, value, f"give {words}")
-    if isinstance(value, float):
-        require(math.isfinite(value), field, value, "give a finite number")
+    _check_finite(field, value)
+
+
+def _check_finite(field: str, value: object) -> None:
+    is_finite = not isinstance(value, float) or math.isfinite(value)
+    require(is_finite, field, value, "give a finite number")
 
 
 def check_fields(options: Any) -> None:
@@ -102,6 +106,7 @@ def check_fields(options: Any) -> None:
             unknown(field.name, str(value), map(str, get_args(hint)))
         if hint in _KINDS:
             check_kind(field.name, value, hint)
+        _check_finite(field.name, value)
 
 
 def need(module: str, what: str) -> Any:

@@ -288,3 +288,10 @@ def test_seeds_come_from_different_groups():
     near = (-(line[:, None] - line[None, :]).abs()).exp()
     assert farthest_seeds(near, 3, first=0) == [0, 3, 4]
     assert sorted(farthest_seeds(near, 9, first=2)) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_numbers_are_finite_also_where_words_are_possible(value: float) -> None:
+    for build in (lambda: SBM(null_loglik=value), lambda: SBM(temperature=value)):
+        with pytest.raises(ConfigError, match="give a finite number"):
+            build()

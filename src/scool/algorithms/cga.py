@@ -9,9 +9,9 @@ from torch import Tensor
 from scool.algorithms.cross_updates import CrossUpdates
 from scool.algorithms.exchange import choose
 from scool.contracts import Engine
-from scool.errors import check_fields, require, unknown
+from scool.errors import check_fields, require
 from scool.graph.normalise import without
-from scool.graph.topology import TOPOLOGIES, mixing_matrix
+from scool.graph.topology import check_topology, matrix_of
 from scool.learning.local_sgd import LocalSGD
 from scool.types import Info, Params, Tree
 
@@ -66,17 +66,13 @@ class CGA:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.topology not in TOPOLOGIES:
-            unknown("topology", self.topology, TOPOLOGIES)
-        require(self.degree >= 1, "degree", self.degree, "give at least one neighbour")
+        check_topology(self)
         require(self.margin >= 0, "margin", self.margin, "give 0 or more")
         require(0 <= self.beta < 1, "beta", self.beta, "give a number in [0, 1)")
 
     def init(self, engine: Engine, theta0: Params) -> CGAState:
         k, theta = engine.num_clients, engine.replicate(theta0)
-        w = mixing_matrix(
-            self.topology, k, degree=self.degree, shuffle=self.shuffle, seed=engine.seed
-        )
+        w = matrix_of(self, k, engine.seed)
         velocity = {n: torch.zeros_like(t) for n, t in theta.items()} if self.beta else {}
         return CGAState(theta, w, velocity, torch.zeros(k, dtype=torch.bool))
 

@@ -6,9 +6,9 @@ from typing import Literal, NamedTuple, final
 from torch import Tensor
 
 from scool.contracts import Engine
-from scool.errors import ConfigError, check_fields, require, unknown
+from scool.errors import ConfigError, check_fields, require
 from scool.graph.matrix_file import read_matrix
-from scool.graph.topology import TOPOLOGIES, check_mixing_matrix, mixing_matrix
+from scool.graph.topology import check_mixing_matrix, check_topology, matrix_of
 from scool.learning.local_sgd import LocalSGD
 from scool.types import Info, Params, Tree
 
@@ -46,7 +46,7 @@ class DPSGD:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(self.degree >= 1, "degree", self.degree, "give at least one neighbour")
+        check_topology(self)
         if self.matrix and self.weights is not None:
             raise ConfigError("matrix and weights are both given: give one of them")
         has_own = bool(self.matrix) or self.weights is not None
@@ -54,8 +54,6 @@ class DPSGD:
             is_plain = getattr(self, name) == getattr(DPSGD, name)
             remedy = "the matrix says who is joined; leave it out, or leave out the matrix"
             require(not has_own or is_plain, name, getattr(self, name), remedy)
-        if self.topology not in TOPOLOGIES:
-            unknown("topology", self.topology, TOPOLOGIES)
 
     def complete(self) -> "DPSGD":
         """The same with the matrix of the file in place of its name, as records keep it."""
@@ -77,13 +75,7 @@ class DPSGD:
         """(K, K) one's own, checked, or that of the topology."""
         own = read_matrix(self.matrix) if self.matrix else self.weights
         if own is None:
-            return mixing_matrix(
-                self.topology,
-                engine.num_clients,
-                degree=self.degree,
-                shuffle=self.shuffle,
-                seed=engine.seed,
-            )
+            return matrix_of(self, engine.num_clients, engine.seed)
         own = own.double().cpu()
         check_mixing_matrix(own, engine.num_clients)
         return own

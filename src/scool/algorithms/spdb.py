@@ -9,8 +9,8 @@ from torch import Tensor
 from scool.algorithms.parts import only, split_names
 from scool.algorithms.proximal import check_pull
 from scool.contracts import Engine
-from scool.errors import check_fields, require, unknown
-from scool.graph.topology import TOPOLOGIES, mixing_matrix
+from scool.errors import check_fields, require
+from scool.graph.topology import check_topology, matrix_of
 from scool.learning.local_sgd import LocalSGD, Pull
 from scool.types import Info, Params, Tree
 
@@ -58,9 +58,7 @@ class SPDB:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.topology not in TOPOLOGIES:
-            unknown("topology", self.topology, TOPOLOGIES)
-        require(self.degree >= 1, "degree", self.degree, "give at least one neighbour")
+        check_topology(self)
         require(self.head_steps >= 0, "head_steps", self.head_steps, "give 0 or more")
         if self.form == "primal-dual":
             require(self.rho > 0, "rho", self.rho, "give a positive number")
@@ -69,13 +67,7 @@ class SPDB:
     def init(self, engine: Engine, theta0: Params) -> SPDBState:
         theta = engine.replicate(theta0)
         shared = only(theta, split_names(theta0, self.personal).shared)
-        w = mixing_matrix(
-            self.topology,
-            engine.num_clients,
-            degree=self.degree,
-            shuffle=self.shuffle,
-            seed=engine.seed,
-        )
+        w = matrix_of(self, engine.num_clients, engine.seed)
         has_dual = self.form == "primal-dual"
         dual = {n: torch.zeros_like(t) for n, t in shared.items()} if has_dual else {}
         return SPDBState(theta, w, dual)

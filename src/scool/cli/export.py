@@ -6,11 +6,9 @@ from pathlib import Path
 
 import tyro
 
-from scool.errors import RunError
 from scool.experiment.graph import Graph
 from scool.experiment.looks import write_export
 from scool.experiment.models import theta_of
-from scool.recording.folder import is_taken
 from scool.recording.models import read_fixed
 from scool.report.records import check_run, read_run
 
@@ -29,8 +27,6 @@ def export(arguments: Sequence[str]) -> int:
     command = tyro.cli(ExportCommand, args=list(arguments), prog="scool export")
     check_run("run", command.run)
     out = command.out or command.run / "export"
-    if is_taken(out):
-        raise RunError(f"out = {str(out)!r} exists already: choose another --out")
     record = read_run(command.run)
     clients, found, graph = record.clients, record.last_graph(), None
     if found is not None:

@@ -158,13 +158,11 @@ def _run(jobs: Sequence[Job], quiet: bool) -> None:
 def _show(jobs: Sequence[Job]) -> None:
     """The plan, a line a run."""
     for job in jobs:
-        status = "to do"
-        if (job.folder / "run.json").is_file():
-            try:
-                header = RunFolder.open(job.folder).header
-                status = str(header.get("status")) if state_of(job) else ""
-            except RunError:
-                status = "in the way"  # damaged, or of other options
+        try:
+            is_new = state_of(job) == "new"
+            status = "to do" if is_new else str(RunFolder.open(job.folder).header.get("status"))
+        except RunError:
+            status = "in the way"  # damaged, of other options, or no run at all
         print(f"{status:<12} {job.config.settings.rounds:>6} rounds  {job.folder}")
 
 

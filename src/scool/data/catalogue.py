@@ -167,12 +167,6 @@ def load(config: DataConfig, seed: int = 0) -> Federation:
     'digits/permuted'
     """
     dataset = find(config.dataset)
-    if config.partition != "dirichlet":
-        _refuse(config, "dirichlet_alpha", "it needs partition dirichlet")
-    if config.partition not in ("noniid", "sbm") and (
-        config.partition != "auto" or config.dataset in ("digits", "synthetic")
-    ):
-        _refuse(config, "truth", "it needs partition noniid or sbm, whose tasks are class sets")
     if config.dataset == "synthetic":
         return _load_synthetic(config, seed)
     require(config.task == "classification", "task", config.task, "only synthetic has regression")
@@ -188,11 +182,20 @@ def _refuse(config: DataConfig, field: str, remedy: str) -> None:
     require(value == getattr(DataConfig, field), field, value, remedy)
 
 
+def _refuse_others(config: DataConfig, kind: str) -> None:
+    """Options of other partitions than this one."""
+    if kind != "dirichlet":
+        _refuse(config, "dirichlet_alpha", "it needs partition dirichlet")
+    if kind not in ("noniid", "sbm"):
+        _refuse(config, "truth", "it needs partition noniid or sbm, whose tasks are class sets")
+
+
 def _load_synthetic(config: DataConfig, seed: int) -> Federation:
     require(
         config.partition == "auto", "partition", config.partition, "synthetic has planted groups"
     )
     _refuse(config, "classes_per_client", "synthetic clients have all classes of their group")
+    _refuse_others(config, "planted")
     clients = config.clients or 20
     return synthetic(
         clients,
@@ -207,7 +210,9 @@ def _load_synthetic(config: DataConfig, seed: int) -> Federation:
 
 def _load_digits(config: DataConfig, dataset: Dataset, seed: int) -> Federation:
     clients = config.clients or 40
-    if config.partition in ("auto", "permuted"):
+    kind = "permuted" if config.partition == "auto" else config.partition
+    _refuse_others(config, kind)
+    if kind == "permuted":
         _refuse(config, "classes_per_client", "permuted digits have all classes; try noniid")
         return digits(
             clients,
@@ -216,9 +221,9 @@ def _load_digits(config: DataConfig, dataset: Dataset, seed: int) -> Federation:
             seed=seed,
             val_fraction=config.val_fraction,
         )
-    _refuse(config, "groups", f"partition {config.partition} has no groups to set; leave it out")
+    _refuse(config, "groups", f"partition {kind} has no groups to set; leave it out")
     return digits_by_class(
-        config.partition,
+        kind,
         clients,
         classes_per_client=config.classes_per_client or dataset.classes_per_client,
         samples_per_client=config.samples_per_client,
@@ -232,6 +237,7 @@ def _load_digits(config: DataConfig, dataset: Dataset, seed: int) -> Federation:
 def load_images(config: DataConfig, dataset: Dataset, seed: int) -> Federation:
     kind = "noniid" if config.partition == "auto" else config.partition
     require(kind != "permuted", "partition", kind, "only digits has it; use noniid, sbm, ...")
+    _refuse_others(config, kind)
     _refuse(config, "groups", f"partition {kind} has no groups to set; leave it out")
     assert dataset.read is not None and dataset.transform is not None
     data = dataset.read(data_root(config.data_dir), verify=config.verify_checksums)

@@ -37,6 +37,11 @@ class Split(NamedTuple):
         return Split(*(part.to(device) for part in self))
 
 
+def are_tokens(x: Tensor) -> bool:
+    """Whether inputs are whole numbers that stay so; images and switches become floats."""
+    return not (x.is_floating_point() or x.dtype in (torch.uint8, torch.bool))
+
+
 @dataclass(frozen=True)
 class Federation:
     """The private data of K clients, what each of them has to learn, and the truth where known."""
@@ -72,8 +77,7 @@ class Federation:
     @property
     def takes_tokens(self) -> bool:
         """Whether inputs are whole numbers that stay so, such as token ids."""
-        x = self.train.x
-        return not (x.is_floating_point() or x.dtype in (torch.uint8, torch.bool))
+        return are_tokens(self.train.x)
 
     def to(self, device: torch.device | str) -> "Federation":
         """The same federation on another device; parts that share a pool keep sharing it."""

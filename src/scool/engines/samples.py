@@ -5,7 +5,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from scool.data.federation import Split
+from scool.data.federation import Split, are_tokens
 from scool.data.transform import ImageTransform
 from scool.engines.device import HAS_TRITON
 from scool.randomness import uniform
@@ -49,8 +49,7 @@ class Samples:
             x = self.transform.evaluate(x) if draws is None else self.transform.augment(x, draws)
         if y.is_floating_point():
             y = y.to(self.dtype)
-        is_real = x.is_floating_point() or x.dtype in (torch.uint8, torch.bool)
-        return (x.to(self.dtype) if is_real else x), y
+        return (x if are_tokens(x) else x.to(self.dtype)), y
 
     def augmentation(self, key: int, streams: Tensor, shape: torch.Size) -> Tensor | None:
         """Random numbers for `shape` samples of each stream; None where nothing is random."""

@@ -6,7 +6,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from scool.algorithms.between_rounds import BetweenRounds
 from scool.errors import ConfigError, ModelError, require
 
 PAGE = "see docs/own-prior-or-method.md"
@@ -50,14 +49,12 @@ def check_method(algorithm: Any) -> None:
         raise ConfigError(f"{type(algorithm).__name__} has no method `step`: {PAGE}")
 
 
-def checked_step(algorithm: Any, outcome: Any, num_clients: int) -> tuple[Any, Mapping[str, Any]]:
-    """What a step gave back: the next state and what there is to say about the round.
+def checked_step(name: str, outcome: Any, num_clients: int) -> tuple[Any, Mapping[str, Any]]:
+    """What a step of the method of that name gave back: the next state, and Info of the round.
 
     Raises:
         ConfigError: it is something else.
     """
-    method = algorithm.method if isinstance(algorithm, BetweenRounds) else algorithm
-    name = type(method).__name__
     is_pair = isinstance(outcome, tuple) and len(outcome) == 2 and isinstance(outcome[1], Mapping)
     if not is_pair:
         kind = type(outcome).__name__

@@ -64,13 +64,7 @@ def result_html(result: "Result") -> str:
 
 
 def export_result(result: "Result", folder: Path) -> list[Path]:
-    """The graph and the models of a result as files.
-
-    Raises:
-        RunError: the folder holds something.
-    """
-    if is_taken(folder):
-        raise RunError(f"folder = {str(folder)!r} exists already: choose another")
+    """The graph and the models of a result as files."""
     header = {"method": result.method, "model": result.network, "complete": True}
     clients = describe_clients(result.federation)
     fixed = fixed_tensors(result.module)
@@ -85,7 +79,13 @@ def write_export(
     clients: Clients | None,
     folder: Path,
 ) -> list[Path]:
-    """`graph.graphml`, `graph.csv`, and `models/` with one file a client."""
+    """`graph.graphml`, `graph.csv`, and `models/` with one file a client.
+
+    Raises:
+        RunError: the folder holds something, which models of two runs would be mixed with.
+    """
+    if is_taken(folder):
+        raise RunError(f"{folder} exists already: choose another folder (--out)")
     make_folder(folder / "models")
     paths: list[Path] = []
     if graph is not None:

@@ -58,11 +58,6 @@ def theta_of(path: Path) -> Tree:
     """The models of all clients in the newest checkpoint of a run."""
     folder = RunFolder.open(path)
     checkpoint = folder.last_checkpoint()
-    if checkpoint is None and any(path.glob("checkpoint-*")):
-        raise RunError(
-            f"{path / 'metrics.jsonl'} is damaged: fewer rounds can be read of it than any "
-            "checkpoint has. Bring back a whole copy of it"
-        )
     if checkpoint is None and folder.header.get("status") == "finished":
         raise RunError(
             f"{path} is a finished run whose models were not kept (--checkpoint-every 0 or a "

@@ -157,15 +157,7 @@ def _last_checkpoint(
 ) -> Checkpoint | None:
     """Where to go on. A record without models, as is kept of a finished run, is not begun anew."""
     checkpoint = folder.last_checkpoint(mine, stacked)
-    has_models = any(folder.path.glob("checkpoint-*"))
-    if checkpoint is None and has_models:
-        raise RunError(
-            f"{folder.path / 'metrics.jsonl'} is damaged: {len(folder.rows())} rounds can be read "
-            "of it, fewer than any checkpoint has. Bring back a whole copy of it, or repeat the "
-            f"run with `scool rerun {folder.path}`"
-        )
-    is_bare = checkpoint is None and not has_models
-    if is_bare and RunFolder.open(folder.path).header.get("status") == "finished":
+    if checkpoint is None and RunFolder.open(folder.path).header.get("status") == "finished":
         raise RunError(
             f"{folder.path} is a finished run whose models were not kept (no checkpoint): there is "
             f"nothing to go on from. `scool rerun {folder.path}` repeats it in a new folder"
@@ -252,7 +244,7 @@ def _defaults(options: Any) -> dict[str, Any]:
             found[part.name] = _defaults(value)
         elif part.default is not MISSING:
             found[part.name] = part.default
-    return json.loads(json.dumps(found, default=lambda value: type(value).__name__))
+    return _as_json(found)
 
 
 def identity_of(
@@ -265,8 +257,7 @@ def identity_of(
         some = split.x.flatten()[:: 1 + split.x.numel() // 4096]
         tensors += [split.index, split.mask, split.y, some]
     for t in tensors:
-        digest.update(f"{t.dtype}{tuple(t.shape)}".encode())
-        digest.update(t.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        _add_to(digest, t)
     return {
         "algorithm": {"name": type(algorithm).__name__, **_options(algorithm)},
         "federation": federation.name,
@@ -281,12 +272,21 @@ def _digest_of(tensors: Params) -> str:
     """Of names, shapes and numbers; empty where there are none."""
     digest = hashlib.sha256()
     for name, t in sorted(tensors.items()):
-        digest.update(f"{name}{t.dtype}{tuple(t.shape)}".encode())
-        digest.update(t.contiguous().flatten().view(torch.uint8).numpy().data)
+        digest.update(name.encode())
+        _add_to(digest, t)
     return digest.hexdigest()[:32] if tensors else ""
+
+
+def _add_to(digest: Any, t: Tensor) -> None:
+    digest.update(f"{t.dtype}{tuple(t.shape)}".encode())
+    digest.update(t.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
 
 
 def _options(algorithm: Any) -> dict[str, Any]:
     """The options of a method as JSON holds them; one's own class may have others, by type."""
     options = as_dict(algorithm) if is_dataclass(algorithm) else {}
+    return _as_json(options)
+
+
+def _as_json(options: dict[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(options, default=lambda value: type(value).__name__))

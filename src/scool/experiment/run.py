@@ -125,20 +125,19 @@ def fit(
     """
     is_data = isinstance(federation, Federation)
     require(is_data, "federation", federation, "give one, e.g. of scool.from_arrays(...)")
-    numbers = {
-        "rounds": rounds,
-        "seed": seed,
-        "eval_every": eval_every,
-        "checkpoint_every": checkpoint_every,
-        "client_chunk": client_chunk,
-    }
-    for name, value in numbers.items():
-        check_kind(name, value, int)
+    for name, value, wanted in (
+        ("rounds", rounds, int),
+        ("seed", seed, int),
+        ("eval_every", eval_every, int),
+        ("checkpoint_every", checkpoint_every, int),
+        ("client_chunk", client_chunk, int),
+        ("slow_momentum", slow_momentum, float),
+        ("model_average", model_average, float),
+        ("resume", resume, bool),
+        ("strict", strict, bool),
+    ):
+        check_kind(name, value, wanted)
     rounds, seed = int(rounds), int(seed)  # numpy's would not get into records
-    for name, value in {"slow_momentum": slow_momentum, "model_average": model_average}.items():
-        check_kind(name, value, float)
-    for name, value in {"resume": resume, "strict": strict}.items():
-        check_kind(name, value, bool)
     require(out is None or isinstance(out, str | Path), "out", out, "give the name of a folder")
     check_method(algorithm)
     require(rounds >= 1, "rounds", rounds, "give at least 1")
@@ -151,7 +150,8 @@ def fit(
         announce({"config": dict(config), "out": where, "resume": resume})
     ranks = Ranks()
     federation = prepare_data(federation, algorithm, seed)
-    method = method or type(algorithm).__name__
+    kind = type(algorithm).__name__
+    method = method or kind
     between = {"slow_momentum": slow_momentum, "model_average": model_average}
     module, theta0 = prepare_model(model, federation, seed)
     options: dict[str, Any] = {
@@ -191,7 +191,7 @@ def fit(
                     is_last = t + 1 == rounds
                     began = time.perf_counter()
                     outcome = algorithm.step(engine, progress.state, t)
-                    state, info = checked_step(algorithm, outcome, engine.num_clients)
+                    state, info = checked_step(kind, outcome, engine.num_clients)
                     _check_anybody(engine)
                     is_evaluated = is_last or (t + 1) % eval_every == 0
                     scores = evaluate(engine, state.theta, federation) if is_evaluated else None

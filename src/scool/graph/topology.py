@@ -1,6 +1,6 @@
 """Fixed mixing matrices for D-PSGD: symmetric and doubly stochastic, who talks to whom."""
 
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -44,6 +44,30 @@ def mixing_matrix(
         place = torch.randperm(num_clients, generator=generator(seed, "places", num_clients))
         w = w[place][:, place]
     return w
+
+
+class HasTopology(Protocol):
+    """Options of those who mix over a fixed graph: see `mixing_matrix`."""
+
+    @property
+    def topology(self) -> str: ...
+    @property
+    def degree(self) -> int: ...
+    @property
+    def shuffle(self) -> bool: ...
+
+
+def check_topology(options: HasTopology) -> None:
+    """Refuse a graph that nobody knows, before anything is computed."""
+    if options.topology not in TOPOLOGIES:
+        unknown("topology", options.topology, TOPOLOGIES)
+    require(options.degree >= 1, "degree", options.degree, "give at least one neighbour")
+
+
+def matrix_of(options: HasTopology, num_clients: int, seed: int) -> Tensor:
+    """(K, K) the weights that such options ask for."""
+    degree, shuffle = options.degree, options.shuffle
+    return mixing_matrix(options.topology, num_clients, degree=degree, shuffle=shuffle, seed=seed)
 
 
 def _in_order(name: str, num_clients: int, degree: int, seed: int) -> Tensor:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from scool.contracts import Evidence, Mixes, SelfMode
-from scool.errors import check_fields, require, unknown
-from scool.graph.topology import TOPOLOGIES, check_mixing_matrix, mixing_matrix
+from scool.errors import check_fields, require
+from scool.graph.topology import check_mixing_matrix, check_topology, matrix_of
 from scool.priors.base import GraphPrior
 from scool.types import Params
 
@@ -50,9 +50,7 @@ class Dirac(GraphPrior[DiracState]):
     def __post_init__(self) -> None:
         check_fields(self)
         require(self.self_mode == "gated", "self_mode", self.self_mode, "a fixed graph has w_ii")
-        require(self.degree >= 1, "degree", self.degree, "give at least one neighbour")
-        if self.topology not in TOPOLOGIES:
-            unknown("topology", self.topology, TOPOLOGIES)
+        check_topology(self)
         remedy = "give a number in [0, 1]; above 1 the iteration may diverge"
         require(0 <= self.coupling <= 1, "coupling", self.coupling, remedy)
         if self.matrix is not None:
@@ -75,9 +73,7 @@ class Dirac(GraphPrior[DiracState]):
 
     def _matrix(self, num_clients: int, seed: int) -> Tensor:
         if self.matrix is None:
-            return mixing_matrix(
-                self.topology, num_clients, degree=self.degree, shuffle=self.shuffle, seed=seed
-            )
+            return matrix_of(self, num_clients, seed)
         require(
             len(self.matrix) == num_clients,
             "matrix",

@@ -161,7 +161,17 @@ class RunFolder:
         self, clients: Tensor | None = None, stacked: Collection[str] | None = None
     ) -> Checkpoint | None:
         """The newest checkpoint whose rounds all have their line in `metrics.jsonl`, verified;
-        None where there is none. With the rows of all clients, or of some (see `take_rows`)."""
+        None where there is none. With the rows of all clients, or of some (see `take_rows`).
+
+        Raises:
+            RunError: the lines of all of them are lost.
+        """
         recorded = len(self.rows())
         files = [f for f in self._checkpoints() if int(f.stem.split("-")[1]) <= recorded]
+        if self._checkpoints() and not files:
+            raise RunError(
+                f"{self.path / 'metrics.jsonl'} is damaged: {recorded} rounds can be read of it, "
+                "fewer than any checkpoint has. Bring back a whole copy of it, or repeat the run "
+                f"with `scool rerun {self.path}`"
+            )
         return take_rows(load_checkpoint(files[-1]), self.path, clients, stacked) if files else None

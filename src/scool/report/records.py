@@ -38,7 +38,8 @@ class RunRecord:
 
     @property
     def status(self) -> str:
-        """finished, interrupted, diverged, running, killed (nobody is at it), or unknown."""
+        """finished, interrupted, diverged, failed (by an error), running, killed (nobody is at
+        it), or unknown."""
         return str(self.header.get("status", "unknown"))
 
     @property

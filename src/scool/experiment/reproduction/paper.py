@@ -4,8 +4,8 @@ from typing import Literal, NamedTuple
 
 Setting = Literal["noniid", "sbm"]
 DATASETS = ("cifar10", "cifar100", "mini-imagenet")
-CLIENTS = 100
 SETTINGS: tuple[Setting, ...] = ("noniid", "sbm")
+CLIENTS = 100
 SEEDS = 5
 """The paper's accuracies are means over so many seeds; it gives no spread over them."""
 
