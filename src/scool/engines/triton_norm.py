@@ -196,11 +196,12 @@ def _window_gradient(
             dh = _norm_slope(h, dz, mean, rstd, gamma, average, slope)
             if UPDATE:
                 inputs = tl.load(
-                    x_ptr + (((y * XW + x) * CI)[None, :] + entry[:, None]),
-                    mask=inside[None, :] & (k[:, None] < KH * RUN),
+                    x_ptr + (((y * XW + x) * CI)[:, None] + entry[None, :]),
+                    mask=inside[:, None] & (k[None, :] < KH * RUN),
                     other=0.0,
                 )
-                acc = tl.dot(inputs, dh.to(x_ptr.dtype.element_ty), acc, input_precision="tf32")
+                gradient = dh.to(x_ptr.dtype.element_ty)
+                acc = tl.dot(tl.trans(inputs), gradient, acc, input_precision="tf32")
                 db += dh
             else:
                 tl.store(dh_ptr + sample * (H * W * CH) + at, dh, mask=inside[:, None])
