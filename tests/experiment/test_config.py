@@ -235,6 +235,19 @@ def test_options_have_their_types(build: Callable[[], Any], words: str) -> None:
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"lr_decay": 0.9}, "lr_decay = 0.9 is not possible: nothing decays; set lr_schedule"),
+        ({"lr_schedule": "cosine"}, "lr_schedule = 'cosine' is not possible: that decays nothing"),
+    ],
+)
+def test_no_decay_without_effect(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        LocalSGD(**options)
+    assert words in str(caught.value)
+
+
 def test_numbers_of_other_libraries_are_numbers() -> None:
     sgd = LocalSGD(lr=np.float32(0.5), epochs=np.int64(2))  # type: ignore[arg-type]
     assert (sgd.lr, sgd.epochs) == (0.5, 2) and LocalSGD(lr=1).lr == 1

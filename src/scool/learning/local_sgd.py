@@ -51,6 +51,12 @@ class LocalSGD:
         require(self.clip_norm >= 0, "clip_norm", self.clip_norm, "give 0 (off) or more")
         require(0 <= self.lr_decay <= 1, "lr_decay", self.lr_decay, "give a number in [0, 1]")
         require(self.lr_rounds >= 1, "lr_rounds", self.lr_rounds, "give at least 1")
+        if self.lr_schedule == "constant":
+            remedy = "nothing decays; set lr_schedule to exponential or cosine, too"
+            require(self.lr_decay == 1, "lr_decay", self.lr_decay, remedy)
+        else:
+            remedy = "that decays nothing; set lr_decay below 1 (cosine: 0 ends at 0), too"
+            require(self.lr_decay < 1, "lr_schedule", self.lr_schedule, remedy)
         if self.nesterov:
             has = self.momentum > 0 and self.optimizer == "sgd"
             require(has, "nesterov", True, "it needs optimizer sgd and a momentum above 0")
@@ -74,7 +80,7 @@ class LocalSGD:
         if self.lr_schedule == "constant":
             return self
         rate = max(self.rate(round), 1e-300)
-        return replace(self, lr=rate, lr_schedule="constant")
+        return replace(self, lr=rate, lr_schedule="constant", lr_decay=1.0)
 
     def steps_per_round(self, sizes: Tensor) -> Tensor:
         """(n,) local steps of clients with that many samples."""
