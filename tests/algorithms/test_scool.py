@@ -493,6 +493,22 @@ def test_cross_losses_are_averaged_over_rounds_where_asked_for() -> None:
         torch.testing.assert_close(state.cross_loss, expected)
 
 
+@pytest.mark.parametrize("peers", ["best", "drawn"])
+def test_cross_losses_are_measured_before_local_training_where_asked_for(peers: str) -> None:
+    """Once the graph is sparse: before that equal models could not be told apart."""
+    engine, theta0 = start(classification(SIZES))
+    options: dict[str, Any] = {"sgd": FULL, "sparsify_round": 0, "fraction": 1.0, "peers": peers}
+    scool = SCooL(prior=SBM(num_blocks=2), cross_when="before", **options)
+    state = scool.init(engine, theta0)
+    all_pairs = torch.ones(K, K, dtype=torch.bool)
+    for t in range(3):
+        half = engine.train(state.theta, FULL, t).theta
+        tried = state.theta if t else half
+        expected = engine.cross_loss(tried, all_pairs, scool.draw, t)
+        state, _ = scool.step(engine, state, t)
+        torch.testing.assert_close(state.cross_loss, expected)
+
+
 def test_an_infinite_cross_loss_is_forgotten_when_the_next_is_finite() -> None:
     engine, theta0 = start(classification(SIZES))
     scool = SCooL(prior=SBM(num_blocks=2), sgd=FULL, cross_ema=0.9)
@@ -594,6 +610,8 @@ def test_every_term_follows_the_learning_rate_of_the_round(
         ({"model_coupling": -1.0}, "model_coupling"),
         ({"sparsify_round": -2}, "sparsify_round"),
         ({"cross_gradient": "exact"}, "--steps 1"),
+        ({"cross_when": "before", "sparsify_round": -1}, "sparsify_round = -1 .* cross_when"),
+        ({"cross_when": "before", "likelihood": "own"}, "cross_when = 'before'"),
     ],
 )
 def test_impossible_options_are_refused(options: dict[str, Any], field: str) -> None:

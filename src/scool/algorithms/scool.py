@@ -60,6 +60,9 @@ class SCooL:
     """local: grad L(D_j; theta_j) stands for grad L(D_j; theta_i); exact needs --steps 1."""
     cross_ema: float = 0.0
     """Memory of the cross losses over rounds, 0 (none) to below 1."""
+    cross_when: Literal["after", "before"] = "after"
+    """When L_ij is measured once the graph is sparse: after local training, or before, while a
+    model has not seen its own data again."""
     weighting: Weighting = "row"
     aggregate: Literal["updates", "models"] = "updates"
     """What is averaged: updates, or the models themselves, so that peers stay close."""
@@ -95,11 +98,12 @@ class SCooL:
         require(is_possible, "candidates", self.candidates, remedy)
         if self.aggregate == "models":
             self._check_models()
-        if self.peers == "drawn":
-            remedy = "peers are drawn once the graph is sparse; give 0 or more"
-            require(self.sparsify_round >= 0, "sparsify_round", self.sparsify_round, remedy)
-            remedy = "nobody learns from peers' data here; leave it at 'best'"
-            require(self.shares_data, "peers", self.peers, remedy)
+        for name, usual in (("peers", "best"), ("cross_when", "after")):
+            if (value := getattr(self, name)) != usual:
+                remedy = f"{name} = {value!r} is for a graph that is sparse; give 0 or more"
+                require(self.sparsify_round >= 0, "sparsify_round", self.sparsify_round, remedy)
+                remedy = f"nobody learns from peers' data here; leave it at {usual!r}"
+                require(self.shares_data, name, value, remedy)
         if self.cross_gradient == "exact" and not self.shares_data:
             raise ConfigError(
                 "cross_gradient = 'exact' is not possible in case 1.1: no model learns from a "
@@ -201,7 +205,8 @@ class SCooL:
         and go: a pair that is not measured this time keeps its last loss."""
         active, count = engine.active, self._candidates(engine, round)
         pairs = self._pairs(engine, state, round)
-        loss = engine.cross_loss(half, pairs, self.draw, round)
+        is_early = self.cross_when == "before" and self._is_sparse(round)
+        loss = engine.cross_loss(state.theta if is_early else half, pairs, self.draw, round)
         known = state.cross_loss.isfinite() & pairs
         memory = torch.where(known, self.cross_ema, 0.0)
         loss = torch.where(known, memory * state.cross_loss, 0.0) + (1 - memory) * loss
