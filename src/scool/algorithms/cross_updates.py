@@ -36,11 +36,11 @@ class CrossUpdates:
     def put(self, slot: int, hosts: Tensor, trained: Tree, loss: Tensor) -> None:
         """The updates of the clients that have a neighbour in this slot; what is not finite, or
         comes from nobody, stays 0 and constrains nothing."""
-        good = ((hosts >= 0) & loss.isfinite())[self.engine.owned.cpu()]
+        good = ((hosts >= 0) & loss.isfinite())[self.engine.owned.cpu()].nonzero()[:, 0]
         rows = (self.first + slot)[good]
         for n, moved in self.moved.items():
-            mine = good.to(moved.device)
-            moved[rows.to(moved.device)] = (self.theta[n] - trained[n])[mine]
+            mine = (self.theta[n] - trained[n])[good.to(moved.device)]
+            moved[rows.to(moved.device)] = mine
 
     def combine(self, variant: Literal["vector", "tensor"], margin: float) -> Tree:
         """The step of every client held here, one number of neighbours after the other."""
@@ -55,28 +55,30 @@ class CrossUpdates:
             else:
                 shares = {n: _shares(gram, margin) for n, gram in grams.items()}
             for n, share in shares.items():
-                weight = (pi * share)[:, None, :]
+                target = out[n].flatten(1)  # a view
+                weight, places = (pi * share)[:, None, :].to(target), clients.to(target.device)
                 for part, block in self._blocks(n, rows):
-                    target = out[n].flatten(1)
-                    target[clients.to(block.device), part] = (weight.to(block) @ block)[:, 0]
+                    target[places, part] = (weight @ block)[:, 0]
         return out
 
     def _gram(self, name: str, rows: Tensor) -> Tensor:
         """(c, m, m) inner products of the rows of each client, in float64."""
-        gram = torch.zeros(*rows.shape, rows.shape[1], dtype=torch.float64)
+        device = self.moved[name].device
+        gram = torch.zeros(*rows.shape, rows.shape[1], dtype=torch.float64, device=device)
         for _, block in self._blocks(name, rows):
             block = block.double()
-            gram += (block @ block.mT).cpu()
-        return gram
+            gram += block @ block.mT
+        return gram.cpu()
 
     def _blocks(self, name: str, rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """The updates of one tensor by clients (c, m, columns), some columns at a time, so that
         the copy stays small beside the updates themselves."""
         flat = self.moved[name].flatten(1)
+        rows = rows.to(flat.device)
         width = max(1, COLUMNS // rows.numel())
         for begin in range(0, flat.shape[1], width):
             part = slice(begin, begin + width)
-            yield part, flat[:, part][rows.to(flat.device)]
+            yield part, flat[:, part][rows]
 
 
 def _shares(gram: Tensor, margin: float) -> Tensor:
