@@ -34,6 +34,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "attention": {"prior": Attention()},
     "attention-before": BEFORE,
     "attention-before-models": {**BEFORE, "aggregate": "models"},
+    "attention-models": {"prior": Attention(), "aggregate": "models"},
     "attention-drawn": {"prior": Attention(), "peers": "drawn"},
 }
 

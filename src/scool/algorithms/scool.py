@@ -104,6 +104,9 @@ class SCooL:
                 require(self.sparsify_round >= 0, "sparsify_round", self.sparsify_round, remedy)
                 remedy = f"nobody learns from peers' data here; leave it at {usual!r}"
                 require(self.shares_data, name, value, remedy)
+        if self.peers == "drawn":
+            remedy = "drawn peers count alike, and old losses stay beside new; leave it at 'after'"
+            require(self.cross_when == "after", "cross_when", self.cross_when, remedy)
         if self.cross_gradient == "exact" and not self.shares_data:
             raise ConfigError(
                 "cross_gradient = 'exact' is not possible in case 1.1: no model learns from a "

@@ -26,7 +26,7 @@ from scool.algorithms import (
     SCooL,
     Truth,
 )
-from scool.data.catalogue import DataConfig
+from scool.data.catalogue import DataConfig, find
 from scool.errors import unknown
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
@@ -121,16 +121,17 @@ def recipe(method: str, data: DataConfig) -> Recipe:
         return Recipe(small, ModelConfig("mlp"), rounds=30, eval_every=1, **between)
     is_sbm = data.partition == "sbm"
     released = method.endswith("-released")
-    # In the sbm partition a group is a fifth of the clients. Keeping half of it for good cost five
-    # to six points on CIFAR-10, one seed, because models drift apart (benchmarks/2026-11-15-drift).
-    options: dict[str, Any] = {"fraction": 0.2 if is_sbm else 0.1}
-    if is_sbm:  # clients are listed group by group: no fixed graph may know that
-        options["shuffle"] = True
+    groups = _groups(data)
+    options: dict[str, Any] = {"fraction": 0.1}
+    if is_sbm:
+        # A whole group: keeping half of it for good cost five to six points on CIFAR-10, one seed,
+        # because models drift apart (benchmarks/2026-11-15-drift).
+        options["fraction"] = 0.2 if released else max(0.1, 1 / groups)
+        options["shuffle"] = True  # listed group by group: no fixed graph may know that
     if released and is_sbm:  # the temperatures of the authors' scripts
         options["temperature"] = 1.0 if method == "scool-sbm-released" else 9.0
-    elif not released and not is_sbm:
-        # more class sets than the five groups of the sbm partition
-        options["num_blocks"] = options["num_clusters"] = 10
+    elif not released and not (is_sbm and groups <= 5):  # more class sets than five
+        options["num_blocks"] = options["num_clusters"] = max(10, groups) if is_sbm else 10
     between: dict[str, Any] = {}
     if is_drawn:  # benchmarks/2026-11-15-beyond
         between = {"slow_momentum": 0.5 if is_sbm else 0.7, "model_average": 0.9}
@@ -141,6 +142,13 @@ def recipe(method: str, data: DataConfig) -> Recipe:
     networks = {"mini-imagenet": "cnn4", "mnist": "mlp", "fashion-mnist": "mlp"}
     network = ModelConfig(networks.get(dataset, "cnn2"), relu_logits=released)
     return Recipe(_adjust(algorithm, **options), network, rounds=100, eval_every=10, **between)
+
+
+def _groups(data: DataConfig) -> int:
+    """Groups of the sbm partition: five of ten classes, ten of a hundred."""
+    dataset = find(data.dataset)
+    per_client = data.classes_per_client or dataset.classes_per_client
+    return max(1, dataset.num_classes // max(1, per_client))
 
 
 def _adjust(algorithm: AnyAlgorithm, **options: Any) -> AnyAlgorithm:

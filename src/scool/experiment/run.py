@@ -149,6 +149,8 @@ def fit(
         where = None if out is None else str(Path(out).absolute())
         announce({"config": dict(config), "out": where, "resume": resume})
     ranks = Ranks()
+    if (remark := getattr(getattr(algorithm, "sgd", None), "remark", "")) and ranks.is_first:
+        warnings.warn(remark, stacklevel=2)
     federation = prepare_data(federation, algorithm, seed)
     kind = type(algorithm).__name__
     method = method or kind

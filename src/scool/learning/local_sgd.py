@@ -38,6 +38,7 @@ class LocalSGD:
     lr_schedule: Literal["constant", "exponential", "cosine"] = "constant"
     """exponential: times lr_decay every round; cosine: down to lr_decay * lr over lr_rounds."""
     lr_decay: float = 1.0
+    """What a schedule multiplies by, below 1."""
     lr_rounds: int = 100
 
     def __post_init__(self) -> None:
@@ -51,15 +52,29 @@ class LocalSGD:
         require(self.clip_norm >= 0, "clip_norm", self.clip_norm, "give 0 (off) or more")
         require(0 <= self.lr_decay <= 1, "lr_decay", self.lr_decay, "give a number in [0, 1]")
         require(self.lr_rounds >= 1, "lr_rounds", self.lr_rounds, "give at least 1")
-        if self.lr_schedule == "constant":
-            remedy = "nothing decays; set lr_schedule to exponential or cosine, too"
-            require(self.lr_decay == 1, "lr_decay", self.lr_decay, remedy)
-        else:
-            remedy = "that decays nothing; set lr_decay below 1 (cosine: 0 ends at 0), too"
-            require(self.lr_decay < 1, "lr_schedule", self.lr_schedule, remedy)
         if self.nesterov:
             has = self.momentum > 0 and self.optimizer == "sgd"
             require(has, "nesterov", True, "it needs optimizer sgd and a momentum above 0")
+
+    @property
+    def remark(self) -> str:
+        """What was asked for and has no effect; empty where there is no such thing.
+
+        >>> LocalSGD(lr_schedule="cosine").remark
+        "lr_schedule = 'cosine' has no effect with lr_decay = 1: give one below 1, e.g. 0"
+        """
+        if self.lr_schedule == "constant" and self.lr_decay < 1:
+            return (
+                f"lr_decay = {self.lr_decay} has no effect with lr_schedule = 'constant': "
+                "give exponential or cosine"
+            )
+        if self.lr_schedule != "constant" and self.lr_decay == 1:
+            example = "0" if self.lr_schedule == "cosine" else "0.99"
+            return (
+                f"lr_schedule = {self.lr_schedule!r} has no effect with lr_decay = 1: "
+                f"give one below 1, e.g. {example}"
+            )
+        return ""
 
     def rate(self, round: int) -> float:
         """The learning rate of a round.
@@ -80,7 +95,7 @@ class LocalSGD:
         if self.lr_schedule == "constant":
             return self
         rate = max(self.rate(round), 1e-300)
-        return replace(self, lr=rate, lr_schedule="constant", lr_decay=1.0)
+        return replace(self, lr=rate, lr_schedule="constant")
 
     def steps_per_round(self, sizes: Tensor) -> Tensor:
         """(n,) local steps of clients with that many samples."""

@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from scool.data.catalogue import DataConfig
 from scool.errors import require, unknown
 from scool.experiment.config import RunConfig, default_run
-from scool.experiment.options import option_names, with_options
+from scool.experiment.options import with_options
 from scool.experiment.reproduction.ablations import ABLATIONS
 from scool.experiment.reproduction.matching import row_options
 from scool.experiment.reproduction.paper import DATASETS, SETTINGS, Setting
@@ -82,8 +82,7 @@ class Study:
             verify_checksums=self.verify_checksums,
         )
         start = default_run(row.method, data)
-        options = {**self._for_many_classes(start), **row.options}
-        config = with_options(start, options, f"row {row.name}")
+        config = with_options(start, row.options, f"row {row.name}")
         rounds = min(row.rounds, self.rounds or row.rounds)
         is_short = rounds <= SHORT and self.device != "cpu" and torch.cuda.is_available()
         settings = replace(
@@ -95,16 +94,6 @@ class Study:
             checkpoint_every=0 if is_short else max(1, rounds // CHECKPOINTS),
         )
         return replace(config, settings=settings)
-
-    def _for_many_classes(self, config: RunConfig) -> dict[str, Any]:
-        """With a hundred classes the sbm partition has ten groups of ten, not five of twenty."""
-        if self.dataset == "cifar10" or config.method.endswith("-released"):
-            return {}
-        wanted = {"num_blocks": 10, "num_clusters": 10, "fraction": 0.1}
-        if getattr(getattr(config.algorithm, "prior", None), "num_blocks", 0) == 1:
-            del wanted["num_blocks"]  # it has no blocks on purpose
-        known = option_names(config.algorithm)
-        return {name: value for name, value in wanted.items() if name in known}
 
 
 def folder_names(study: Study) -> dict[str, str]:
