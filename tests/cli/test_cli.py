@@ -3,7 +3,9 @@
 import dataclasses
 import json
 import os
+import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ def code_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     """The exit code of `scool ARGUMENTS`, through `main`."""
     monkeypatch.setattr(sys, "argv", ["scool", *arguments])
     monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("warnings.formatwarning", warnings.formatwarning)  # put back afterwards
     with pytest.raises(SystemExit) as stopped:
         main()
     assert isinstance(stopped.value.code, int)
@@ -483,3 +486,11 @@ def test_data_in_a_table_of_the_file_decides_the_recipe(table: str, tmp_path: Pa
     command, _ = configure(["scool-sbm", "--config", str(path)])
     assert command.settings.rounds == 100 and command.settings.model.model == "cnn2"
     assert command.algorithm.sgd.lr == 0.01 and command.algorithm.fraction == 0.2  # type: ignore
+
+
+def test_warnings_are_for_a_person(tmp_path: Path) -> None:
+    words = ["run", "local", "--dataset", "synthetic", "--rounds", "1", "--lr-decay", "0.5"]
+    command = [sys.executable, "-m", "scool", *words, "--out", str(tmp_path / "a"), "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "scool: warning: lr_decay = 0.5 has no effect" in done.stderr
+    assert ".py" not in done.stderr

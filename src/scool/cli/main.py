@@ -3,7 +3,9 @@
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from scool.errors import ScoolError, nearest
 
@@ -149,8 +151,19 @@ def dispatch(arguments: Sequence[str]) -> int:
     return COMMANDS[name](rest)
 
 
+_with_its_line = warnings.formatwarning
+
+
+def _plainly(message: Any, category: type[Warning], *where: Any, **more: Any) -> str:
+    """A warning for a person: what it says, not the line of code that says it."""
+    if issubclass(category, UserWarning):
+        return f"scool: warning: {message}\n"
+    return _with_its_line(message, category, *where, **more)
+
+
 def main() -> None:
     """Exit codes: 0 done, 2 a mistake in the input, 130 stopped by a person (state saved)."""
+    warnings.formatwarning = _plainly
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop saves, too
     try:
         code = dispatch(sys.argv[1:])
