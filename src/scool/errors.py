@@ -106,7 +106,8 @@ def check_fields(options: Any) -> None:
             unknown(field.name, str(value), map(str, get_args(hint)))
         if hint in _KINDS:
             check_kind(field.name, value, hint)
-        _check_finite(field.name, value)
+        else:
+            _check_finite(field.name, value)
 
 
 def need(module: str, what: str) -> Any:

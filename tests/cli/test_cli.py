@@ -492,5 +492,5 @@ def test_warnings_are_for_a_person(tmp_path: Path) -> None:
     words = ["run", "local", "--dataset", "synthetic", "--rounds", "1", "--lr-decay", "0.5"]
     command = [sys.executable, "-m", "scool", *words, "--out", str(tmp_path / "a"), "--quiet"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "scool: warning: lr_decay = 0.5 has no effect" in done.stderr
+    assert done.stderr.startswith("warning: lr_decay = 0.5 has no effect")
     assert ".py" not in done.stderr

@@ -157,7 +157,7 @@ _with_its_line = warnings.formatwarning
 def _plainly(message: Any, category: type[Warning], *where: Any, **more: Any) -> str:
     """A warning for a person: what it says, not the line of code that says it."""
     if issubclass(category, UserWarning):
-        return f"scool: warning: {message}\n"
+        return f"warning: {message}\n"
     return _with_its_line(message, category, *where, **more)
 
 

@@ -292,7 +292,7 @@ def _conv(x: Tensor, weight: Tensor, bias: Tensor, has_sums: bool) -> tuple[Tens
     positions, run = batch * oh * ow, kw * channels
     tile = FORWARD[_is_wide(run)]
     blocks = triton.cdiv(positions, tile["BP"])
-    sums = out
+    sums = out  # a pointer that nobody follows
     if has_sums:
         of_image = triton.cdiv(oh * ow, tile["BP"])
         blocks, shape = batch * of_image, (clients, batch, of_image, 2, outputs)

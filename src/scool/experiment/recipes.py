@@ -130,8 +130,8 @@ def recipe(method: str, data: DataConfig) -> Recipe:
         options["shuffle"] = True  # listed group by group: no fixed graph may know that
     if released and is_sbm:  # the temperatures of the authors' scripts
         options["temperature"] = 1.0 if method == "scool-sbm-released" else 9.0
-    elif not released and not (is_sbm and groups <= 5):  # more class sets than five
-        options["num_blocks"] = options["num_clusters"] = max(10, groups) if is_sbm else 10
+    elif not released and (groups > 5 or not is_sbm):  # more class sets than five
+        options["num_blocks"] = options["num_clusters"] = max(10, groups)
     between: dict[str, Any] = {}
     if is_drawn:  # benchmarks/2026-11-15-beyond
         between = {"slow_momentum": 0.5 if is_sbm else 0.7, "model_average": 0.9}

@@ -91,7 +91,8 @@ def state_of(job: Job) -> State:
         if settings.get(name) != getattr(job.config.settings, name):
             pair = (settings.get(name), getattr(job.config.settings, name))
             wrong[f"settings.{name}"] = pair
-    for name, (before, now) in wrong.items():
+    if wrong:
+        name, (before, now) = next(iter(wrong.items()))
         raise RunError(
             f"{job.folder} was made with {name} = {before!r}, not {now!r}: choose another --out, "
             "or move that folder away (--results still reads it)"
