@@ -152,6 +152,14 @@ def test_whole_runs_replace_shortened_ones_unless_those_are_asked_for(tmp_path: 
     assert [m.rounds for m in shown] == [100, 2] and not notes
 
 
+def test_of_shortened_runs_the_longest_is_shown(tmp_path: Path) -> None:
+    for rounds in (2, 5):
+        record(tmp_path, ROWS["local"], 0, 60.0 + rounds, rounds=rounds)
+    measured, _ = collect(STUDY, TABLE1, [tmp_path])
+    shown, notes = without_shortened(measured, STUDY)
+    assert [m.rounds for m in shown] == [5] and len(notes) == 1
+
+
 def test_shortened_ablations_are_compared_with_shortened_runs(tmp_path: Path) -> None:
     ablation = choose_rows("ablations", "local-no-augment")
     record(tmp_path, ROWS["local"], 0, 90.0)

@@ -159,14 +159,14 @@ def collect(
 def without_shortened(
     measured: Sequence[Measured], study: Study
 ) -> tuple[list[Measured], list[str]]:
-    """What is shown: shortened runs only of rows that have no whole one; and words on the others,
-    which shortened ablations are still compared with."""
+    """What is shown: shortened runs only of rows that have no whole one, the longest of them; and
+    words on the others, which shortened ablations are still compared with."""
     shown: list[Measured] = []
     notes: list[str] = []
     for m in measured:
         wanted = min(m.row.rounds, study.rounds or m.row.rounds)
         longest = max(other.rounds for other in measured if other.row == m.row)
-        if m.rounds < wanted <= longest:
+        if m.rounds < min(wanted, longest):
             notes += [f"{r.path} is not shown: {m.rounds} rounds only" for r in m.records]
         else:
             shown.append(m)

@@ -135,6 +135,7 @@ ABLATIONS: tuple[Row, ...] = (
         {"cross_when": "before"},
         about="a model's own data have no advantage over its peers'",
     ),
+    _change("attention", _ATT, "attention-models", "models averaged", _MODELS),
     _change(
         "attention",
         _ATT,
