@@ -25,7 +25,7 @@ OPTIONS = (
     "scool-sbm --dataset synthetic --clients 9 --model linear --device cpu --sparsify-round 3 "
     "--fraction 0.3 --checkpoint-every 2 --eval-every 4 --quiet --json"
 ).split()
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "SCOOL_RANK_TIMEOUT": "5"}
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "SCOOL_RANK_TIMEOUT": "10"}
 
 
 def scool(*words: object, launcher: tuple[str, ...] = ()) -> subprocess.Popen[str]:
@@ -45,7 +45,7 @@ def finish(process: subprocess.Popen[str], seconds: float = 60) -> tuple[int, st
 
 def after_round(process: subprocess.Popen[str], folder: Path, rounds: int) -> list[int]:
     """Wait until a run has recorded so many rounds; the processes that it has started."""
-    metrics, until = folder / "metrics.jsonl", time.monotonic() + 60
+    metrics, until = folder / "metrics.jsonl", time.monotonic() + 120
     while not metrics.exists() or len(metrics.read_text().splitlines()) < rounds:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < until

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,12 @@ def test_what_a_recipe_does_between_rounds_is_its_own_in_a_comparison() -> None:
             found[run.method, momentum] = between
     assert found["scool-sbm", 0.0] == (0.0, 0.0) and found["scool-drawn", 0.0] == (0.5, 0.8)
     assert found["scool-sbm", 0.3] == (0.3, 0.0) and found["scool-drawn", 0.3] == (0.3, 0.8)
+    options = {"scool-drawn": {"slow-momentum": 0, "num_blocks": 2}}
+    (run,) = Comparison(("scool-drawn",), Settings(), LocalSGD(), options=options).runs(0)
+    assert (run.settings.slow_momentum, run.settings.model_average) == (0.0, 0.8)
+    assert run.algorithm.prior.num_blocks == 2
+    with pytest.raises(ConfigError, match=r"slow_momentum = 2\.0 is not possible"):
+        Comparison(("local",), Settings(), LocalSGD(), options={"local": {"slow_momentum": 2.0}})
     with pytest.raises(ConfigError, match="checkpoint_every = 0"):
         Comparison(("local",), Settings(checkpoint_every=0), LocalSGD())
 
@@ -253,6 +260,25 @@ def test_options_have_their_types(build: Callable[[], Any], words: str) -> None:
 def test_a_decay_without_effect_is_mentioned(options: dict[str, Any], words: str) -> None:
     with pytest.warns(UserWarning, match=words):
         fit(classification(), tanh_net(), scool.LocalOnly(sgd=LocalSGD(**options)), rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "options", "remedy"),
+    [
+        (3, {"cross_when": "before", "sparsify_round": 2}, "give at most 1"),
+        (1, {"cross_when": "before", "sparsify_round": 0}, "run at least 2 rounds"),
+        (3, {"cross_when": "before", "sparsify_round": 1}, ""),
+        (3, {"sparsify_round": 2}, ""),
+    ],
+)
+def test_what_is_for_sparse_graphs_is_mentioned_where_there_are_none(
+    rounds: int, options: dict[str, Any], remedy: str
+) -> None:
+    algorithm = scool.SCooL(prior=scool.SBM(num_blocks=2), fraction=0.5, **options)
+    words = rf"cross_when = 'before' has no effect in {rounds} rounds with .*: {remedy}"
+    expected = pytest.warns(UserWarning, match=words) if remedy else nullcontext()
+    with expected:
+        fit(classification(), tanh_net(), algorithm, rounds=rounds)
 
 
 def test_numbers_of_other_libraries_are_numbers() -> None:

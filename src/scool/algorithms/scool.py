@@ -127,6 +127,20 @@ class SCooL:
         remedy = "without peers' data, or with exact gradients, leave it at 'updates'"
         require(is_possible, "aggregate", self.aggregate, remedy)
 
+    def remark(self, rounds: int) -> str:
+        """What was asked for and has no effect in so few rounds.
+
+        >>> SCooL(peers="drawn").remark(10)
+        "peers = 'drawn' has no effect in 10 rounds with sparsify_round = 10: give at most 8"
+        """
+        last = rounds - 2  # the graph is sparse from the round after sparsify_round on
+        for name, usual in (("peers", "best"), ("cross_when", "after")):
+            if (value := getattr(self, name)) != usual and last < self.sparsify_round:
+                least = f"give at most {last}" if last >= 0 else "run at least 2 rounds"
+                words = f"{name} = {value!r} has no effect in {rounds} rounds"
+                return f"{words} with sparsify_round = {self.sparsify_round}: {least}"
+        return ""
+
     @property
     def _prior(self) -> Prior[Any]:
         """The prior as the contract sees it; its state is its own business."""

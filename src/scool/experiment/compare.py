@@ -10,7 +10,14 @@ from scool.contracts import Recorder
 from scool.data.catalogue import load
 from scool.data.federation import Federation
 from scool.errors import ConfigError, DataError, QuarantineError, RunError, require, unknown
-from scool.experiment.config import RunConfig, Settings, default_run, execute, with_recipe
+from scool.experiment.config import (
+    BETWEEN,
+    RunConfig,
+    Settings,
+    default_run,
+    execute,
+    with_recipe,
+)
 from scool.experiment.options import as_dict, with_options
 from scool.experiment.recipes import METHODS
 from scool.experiment.result import Result
@@ -103,10 +110,13 @@ class Comparison:
         settings = replace(self.settings, seed=seed)
         configs: list[RunConfig] = []
         for method in self.methods:
+            where = f"options of {method}"
+            mine = {n.replace("-", "_"): v for n, v in (self.options or {}).get(method, {}).items()}
+            between = {name: mine.pop(name) for name in BETWEEN if name in mine}
             algorithm = replace(default_run(method, settings.data).algorithm, sgd=self.sgd)
-            mine = (self.options or {}).get(method, {})
-            algorithm = with_options(algorithm, mine, f"options of {method}")
-            configs.append(RunConfig(method, algorithm, with_recipe(settings, method)))
+            algorithm = with_options(algorithm, mine, where)
+            own = with_options(with_recipe(settings, method), between, where)
+            configs.append(RunConfig(method, algorithm, own))
         return configs
 
     def to_dict(self) -> dict[str, Any]:

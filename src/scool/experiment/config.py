@@ -118,6 +118,10 @@ def default_run(method: str, data: DataConfig) -> RunConfig:
     return RunConfig(method, chosen.algorithm, settings)
 
 
+BETWEEN = ("slow_momentum", "model_average")
+"""Settings that recipes choose and that a comparison may give a single method."""
+
+
 def with_recipe(settings: Settings, method: str) -> Settings:
     """Common settings, and what the recipe of a method does between rounds unless they say."""
     own = default_run(method, settings.data).settings

@@ -149,7 +149,7 @@ def fit(
         where = None if out is None else str(Path(out).absolute())
         announce({"config": dict(config), "out": where, "resume": resume})
     ranks = Ranks()
-    if (remark := getattr(getattr(algorithm, "sgd", None), "remark", "")) and ranks.is_first:
+    for remark in _remarks(algorithm, rounds) if ranks.is_first else []:
         warnings.warn(remark, stacklevel=2)
     federation = prepare_data(federation, algorithm, seed)
     kind = type(algorithm).__name__
@@ -252,6 +252,13 @@ def fit(
         for recorder in recorders:
             recorder.end(result)
         return result
+
+
+def _remarks(algorithm: Any, rounds: int) -> list[str]:
+    """What was asked for and has no effect, in the words of the method and of its optimiser."""
+    of_sgd = getattr(getattr(algorithm, "sgd", None), "remark", "")
+    of_method = algorithm.remark(rounds) if hasattr(algorithm, "remark") else ""
+    return [remark for remark in (of_sgd, of_method) if remark]
 
 
 def _models(engine: AnyEngine, theta: Tree) -> Tree:
