@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from scool.algorithms.aggregate import mix_updates, per_client
+from scool.algorithms.judging import require_validation
 from scool.algorithms.parts import only, split_names
 from scool.contracts import Engine, Evidence, Prior
 from scool.errors import ConfigError, check_fields, require
@@ -63,6 +64,8 @@ class SCooL:
     cross_when: Literal["after", "before"] = "after"
     """When L_ij is measured once the graph is sparse: after local training, or before, while a
     model has not seen its own data again."""
+    validation: float = 0.0
+    """Share of the samples that nobody trains on and L_ij is measured on; 0: on training data."""
     weighting: Weighting = "row"
     aggregate: Literal["updates", "models"] = "updates"
     """What is averaged: updates, or the models themselves, so that peers stay close."""
@@ -93,6 +96,7 @@ class SCooL:
         )
         require(self.model_coupling >= 0, "model_coupling", self.model_coupling, "give 0 or more")
         require(self.sparsify_round >= -1, "sparsify_round", self.sparsify_round, "give -1 or more")
+        require(0 <= self.validation < 1, "validation", self.validation, "give 0 to below 1")
         remedy = "give 4 or more, 0 for all peers, or -1 to choose by the number of clients"
         is_possible = self.candidates in (-1, 0) or self.candidates >= 4
         require(is_possible, "candidates", self.candidates, remedy)
@@ -104,6 +108,8 @@ class SCooL:
                 require(self.sparsify_round >= 0, "sparsify_round", self.sparsify_round, remedy)
                 remedy = f"nobody learns from peers' data here; leave it at {usual!r}"
                 require(self.shares_data, name, value, remedy)
+        remedy = "nobody learns from peers' data here; leave it at 0"
+        require(self.shares_data or not self.validation, "validation", self.validation, remedy)
         if self.peers == "drawn":
             remedy = "drawn peers count alike, and old losses stay beside new; leave it at 'after'"
             require(self.cross_when == "after", "cross_when", self.cross_when, remedy)
@@ -166,6 +172,8 @@ class SCooL:
         return 0 <= self.sparsify_round < round
 
     def init(self, engine: Engine, theta0: Params) -> SCooLState:
+        if self.validation:
+            require_validation(engine)
         k = engine.num_clients
         return SCooLState(
             theta=engine.replicate(theta0),
@@ -223,7 +231,8 @@ class SCooL:
         active, count = engine.active, self._candidates(engine, round)
         pairs = self._pairs(engine, state, round)
         is_early = self.cross_when == "before" and self._is_sparse(round)
-        loss = engine.cross_loss(state.theta if is_early else half, pairs, self.draw, round)
+        tried, split = state.theta if is_early else half, "val" if self.validation else "train"
+        loss = engine.cross_loss(tried, pairs, self.draw, round, split)
         known = state.cross_loss.isfinite() & pairs
         memory = torch.where(known, self.cross_ema, 0.0)
         loss = torch.where(known, memory * state.cross_loss, 0.0) + (1 - memory) * loss

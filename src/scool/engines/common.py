@@ -42,11 +42,13 @@ class CommonVerbs(ABC):
     def fetch(self, tree: Tree, pairs: Tensor) -> None:
         count_fetch(self.ledger, tree, edges_of(pairs).among(self.active))
 
-    def cross_loss(self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int) -> Tensor:
+    def cross_loss(
+        self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int, split: Split = "train"
+    ) -> Tensor:
         check_draw(draw, self.federation.task)
         edges = edges_of(pairs).among(self.active)
         count_cross(self.ledger, theta, edges, self.num_clients)
-        return self._losses(theta, edges, draw, round, "train")
+        return self._losses(theta, edges, draw, round, split)
 
     def peer_loss(
         self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int, split: Split = "train"

@@ -139,6 +139,14 @@ ABLATIONS: tuple[Row, ...] = (
     _change(
         "attention",
         _ATT,
+        "attention-validation",
+        "cross losses on samples that nobody trains on",
+        {"validation": 0.2},
+        about="a fifth of each client's samples is kept for them",
+    ),
+    _change(
+        "attention",
+        _ATT,
         "attention-released-right-sign",
         "released, sign corrected",
         {"compat": "derived"},
