@@ -104,7 +104,9 @@ def check_fields(options: Any) -> None:
         value, hint = getattr(options, field.name), hints[field.name]
         if get_origin(hint) is Literal and value not in get_args(hint):
             unknown(field.name, str(value), map(str, get_args(hint)))
-        if hint in _KINDS:
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            require(isinstance(value, hint), field.name, value, f"give {hint.__name__}(...)")
+        elif hint in _KINDS:
             check_kind(field.name, value, hint)
         else:
             _check_finite(field.name, value)

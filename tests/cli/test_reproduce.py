@@ -136,6 +136,10 @@ def test_ablations_bring_what_they_are_compared_with(
         "r/cifar10-noniid/dpsgd-5-epochs-ring/seed-0",
     ]
     assert all(line.startswith("to do") for line in listed) and not Path("r").exists()
+    assert dispatch(["reproduce", *words, *TINY, "--list", "--json"]) == 0
+    as_json = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["folder"] for line in as_json] == [line.split()[-1] for line in listed]
+    assert all(line["status"] == "to do" and line["rounds"] == 1 for line in as_json)
     reference, change = reproduce(capsys, *words)["rows"]
     assert change["change"] == pytest.approx(change["accuracy"] - reference["accuracy"])
     assert change["change_verdict"] == "one seed" and change["family"] == "topology"

@@ -242,6 +242,11 @@ def test_rows_hold_only_what_json_can() -> None:
         (lambda: scool.Ditto(lam="a"), "lam = 'a'"),
         (lambda: scool.DPSGD(topology=3), "topology = 3 is not possible: give a text"),
         (lambda: scool.PENS(top=True), "top = True is not possible: give a whole number"),
+        (lambda: scool.DPSGD(weights=np.eye(3)), "weights = 'ndarray' is not possible: give a (K"),
+        (lambda: scool.DPSGD(sgd=0.1), "sgd = 0.1 is not possible: give LocalSGD(...)"),
+        (lambda: scool.SCooL(draw=None), "draw = None is not possible: give CrossDraw(...)"),
+        (lambda: scool.load("digits"), "config = 'digits' is not possible: give a DataConfig"),
+        (lambda: scool.from_arrays(None), "clients = None is not possible: give a list"),
     ],
 )
 def test_options_have_their_types(build: Callable[[], Any], words: str) -> None:
@@ -255,6 +260,7 @@ def test_options_have_their_types(build: Callable[[], Any], words: str) -> None:
     [
         ({"lr_decay": 0.9}, "lr_decay = 0.9 has no effect with lr_schedule = 'constant'"),
         ({"lr_schedule": "exponential"}, "lr_schedule = 'exponential' has no effect"),
+        ({"optimizer": "adam", "momentum": 0.9}, "momentum = 0.9 has no effect with optimizer"),
     ],
 )
 def test_a_decay_without_effect_is_mentioned(options: dict[str, Any], words: str) -> None:

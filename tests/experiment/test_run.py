@@ -1,6 +1,8 @@
 """`fit` from Python: results, records, quarantine, and models of one's own."""
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from scool import DPSGD, LocalOnly, LocalSGD, SCooL, fit
+from scool import DPSGD, SPDB, LocalOnly, LocalSGD, SCooL, Truth, fit
 from scool.data.arrays import from_arrays
+from scool.data.federation import Federation
 from scool.errors import ConfigError, ModelError, QuarantineError, RunError
 from scool.priors import SBM
 from scool.recording.lock import LOCK, is_written, writing
@@ -154,7 +157,8 @@ def test_dropout_trains_and_resumes_to_the_bit(tmp_path: Path) -> None:
 
 def test_quarantine_is_recorded_and_strict_stops(tmp_path: Path) -> None:
     federation = poisoned(classification(), 1)
-    with pytest.warns(UserWarning, match="client 1 is left out after round 1") as said:
+    words = "client 1 is left out from the start: .* Mend its data"
+    with pytest.warns(UserWarning, match=words) as said:
         result = fit(federation, "mlp", METHOD, rounds=2, device="cpu", out=tmp_path / "a")
     assert len(said) == 1
     assert result.summary()["quarantined"] == {"1": "inputs or targets"}
@@ -162,6 +166,49 @@ def test_quarantine_is_recorded_and_strict_stops(tmp_path: Path) -> None:
     with pytest.raises(QuarantineError, match="client 1"):
         fit(federation, "mlp", METHOD, rounds=2, device="cpu", out=tmp_path / "b", strict=True)
     assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_targets_that_are_no_numbers_put_a_client_into_quarantine(value: float) -> None:
+    federation = regression()
+    y = federation.train.y.clone()
+    y[2, 0] = value
+    federation = replace(federation, train=federation.train._replace(y=y))
+    with pytest.warns(UserWarning, match="client 2 is left out from the start"):
+        result = fit(federation, "linear", LocalOnly(), rounds=1, device="cpu")
+    assert list(result.summary()["quarantined"]) == ["2"]
+
+
+@pytest.mark.parametrize("make", [classification, regression])
+def test_test_data_that_are_no_numbers_give_no_score(make: Callable[[], Federation]) -> None:
+    federation = make()
+    x = federation.test.x.clone()
+    x[federation.test.index[1, 0]] = torch.nan
+    broken = replace(federation, test=federation.test._replace(x=x))
+    words = r"1 of \d clients have non-finite test inputs or targets \(clients 1\): .* no score"
+    with pytest.warns(UserWarning, match=words):
+        result = fit(broken, "linear", LocalOnly(), rounds=1, device="cpu")
+    whole = fit(federation, "linear", LocalOnly(), rounds=1, device="cpu")
+    assert bool(result.score[1].isnan())
+    others = torch.arange(len(result.score)) != 1
+    assert torch.equal(result.score[others], whole.score[others])
+    row = result.history[-1]
+    name = "accuracy_mean" if federation.task == "classification" else "r2_mean"
+    assert row[name] == pytest.approx(float(whole.score[others].mean()))
+    with pytest.raises(QuarantineError, match="client 1 has non-finite test inputs or targets"):
+        fit(broken, "linear", LocalOnly(), rounds=1, device="cpu", strict=True)
+
+
+@pytest.mark.parametrize("method", [DPSGD(topology="complete"), SPDB(topology="complete"), Truth()])
+def test_the_recorded_graph_leaves_out_who_is_in_quarantine(method: Any) -> None:
+    federation = poisoned(classification(), 1)
+    k = federation.num_clients
+    federation = replace(federation, truth=torch.full((k, k), 1 / k, dtype=torch.float64))
+    with pytest.warns(UserWarning, match="client 1 is left out"):
+        result = fit(federation, "mlp", method, rounds=1, device="cpu")
+    expected = torch.full((k, k), 1 / (k - 1))
+    expected[1], expected[:, 1], expected[1, 1] = 0, 0, 1
+    torch.testing.assert_close(result.graphs[0], expected)
 
 
 @pytest.mark.parametrize("federation", [regression(), classification()])

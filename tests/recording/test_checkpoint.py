@@ -155,8 +155,15 @@ def test_damaged_records_are_named(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"000000.safetensors cannot be read"):
         folder.graphs()
     (folder.path / "run.json").write_text("{")
-    with pytest.raises(RunError, match=r"run.json cannot be read"):
+    with pytest.raises(RunError, match=r"run.json is damaged: Expecting .* Put a whole one"):
         folder.header  # noqa: B018
+    (folder.path / "run.json").write_text('{"rounds": "x"}')
+    with pytest.raises(RunError, match=r"run.json is damaged: rounds = 'x' is no whole number"):
+        folder.header  # noqa: B018
+    folder.append("metrics.jsonl", {"round": 0})
+    with (folder.path / "metrics.jsonl").open("ab") as file:
+        file.write(b"\xff\n")
+    assert folder.rows() == [{"round": 0}]
 
 
 def test_json_with_nan_is_never_written(tmp_path: Path) -> None:

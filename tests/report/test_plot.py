@@ -87,7 +87,7 @@ def test_gains_without_a_local_run_are_scores(made: Path, tmp_path: Path) -> Non
     assert "test accuracy" in (tmp_path / "gains.svg").read_text()
 
 
-def test_regression_without_truth(tmp_path: Path) -> None:
+def test_regression_without_truth(tmp_path: Path, made: Path) -> None:
     rng = np.random.default_rng(0)
     clients = [
         (rng.normal(size=(9, 3)).astype("float32"), rng.normal(size=(9, 1)).astype("float32"))
@@ -103,6 +103,9 @@ def test_regression_without_truth(tmp_path: Path) -> None:
                 write_plot(kind, [tmp_path / "r"], tmp_path / "x.pdf")
         else:
             write_plot(kind, [tmp_path / "r"], tmp_path / f"{kind}.pdf")
+    for kind in ("accuracy", "gains"):
+        with pytest.raises(RunError, match="of classification and of regression cannot be shown"):
+            write_plot(kind, [made / "local-0", tmp_path / "r"], tmp_path / "both.pdf")
 
 
 def test_many_methods_fit_and_differ() -> None:

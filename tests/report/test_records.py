@@ -58,6 +58,11 @@ def break_header(run: Path) -> None:
     (run / "run.json").write_text('{"method": ')
 
 
+def change_header(run: Path) -> None:
+    header = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(header | {"config": "x"}))
+
+
 def drop_header(run: Path) -> None:
     (run / "run.json").unlink()
 
@@ -91,6 +96,7 @@ def go_on(run: Path) -> None:
 
 BROKEN = [
     (break_header, "run.json is damaged"),
+    (change_header, "run.json is damaged (config = 'x' is no JSON object)"),
     (drop_header, "run.json is missing"),
     (cut_metrics, "metrics.jsonl is damaged from line 3 on: 2 rounds are shown"),
     (drop_metrics, "metrics.jsonl is missing"),

@@ -52,7 +52,7 @@ class CGA:
     topology: str = "group-ring"
     """ring, bipartite, group-ring, generalised-bipartite, complete or identity."""
     degree: int = 10
-    """Neighbours of a client (group-ring and generalised-bipartite)."""
+    """Neighbours of a client; group-ring has an even number, generalised-bipartite at most K/2."""
     shuffle: bool = False
     """Give the places in the graph to the clients at random, not in their order."""
     variant: Literal["vector", "tensor"] = "vector"

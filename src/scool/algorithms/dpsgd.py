@@ -1,7 +1,7 @@
 """Gossip on a fixed graph: decentralised parallel SGD."""
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, final
+from typing import Any, Literal, NamedTuple, final
 
 from torch import Tensor
 
@@ -34,7 +34,7 @@ class DPSGD:
     topology: str = "group-ring"
     """ring, bipartite, group-ring, generalised-bipartite, complete or identity."""
     degree: int = 10
-    """Neighbours of a client (group-ring and generalised-bipartite)."""
+    """Neighbours of a client; group-ring has an even number, generalised-bipartite at most K/2."""
     shuffle: bool = False
     """Give the places in the graph to the clients at random, not in their order."""
     order: Literal["atc", "cta"] = "atc"
@@ -47,6 +47,9 @@ class DPSGD:
     def __post_init__(self) -> None:
         check_fields(self)
         check_topology(self)
+        own: Any = self.weights
+        is_right = own is None or isinstance(own, Tensor)
+        require(is_right, "weights", type(own).__name__, "give a (K, K) torch tensor")
         if self.matrix and self.weights is not None:
             raise ConfigError("matrix and weights are both given: give one of them")
         has_own = bool(self.matrix) or self.weights is not None

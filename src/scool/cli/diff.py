@@ -115,5 +115,5 @@ def _word(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
-        return f"{value:,.0f}" if value == round(value) else f"{value:,.4g}"
+        return f"{value:,.0f}" if value.is_integer() else f"{value:,.4g}"
     return str(value)

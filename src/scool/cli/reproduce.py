@@ -1,5 +1,6 @@
 """`scool reproduce WHAT`: the paper's table, figures and ablations, run or put together again."""
 
+import json as json_module
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -121,7 +122,7 @@ def reproduce(arguments: Sequence[str]) -> int:
     if command.list and command.results:
         raise ConfigError("--list shows what --out has, and --results runs nothing: give one")
     if command.list:
-        _show(jobs_of(study, rows, out or Path("runs") / "reproduction"))
+        _show(jobs_of(study, rows, out or Path("runs") / "reproduction"), command.json)
         return 0
     if command.results:
         _report(target, study, rows, command.results, out, command)
@@ -155,7 +156,7 @@ def _run(jobs: Sequence[Job], quiet: bool) -> None:
     run_jobs(jobs, watch, say)
 
 
-def _show(jobs: Sequence[Job]) -> None:
+def _show(jobs: Sequence[Job], as_json: bool) -> None:
     """The plan, a line a run."""
     for job in jobs:
         try:
@@ -163,7 +164,10 @@ def _show(jobs: Sequence[Job]) -> None:
             status = "to do" if is_new else str(RunFolder.open(job.folder).header.get("status"))
         except RunError:
             status = "in the way"  # damaged, of other options, or no run at all
-        print(f"{status:<12} {job.config.settings.rounds:>6} rounds  {job.folder}")
+        rounds = job.config.settings.rounds
+        line = {"status": status, "rounds": rounds, "folder": str(job.folder)}
+        words = f"{status:<12} {rounds:>6} rounds  {job.folder}"
+        print(json_module.dumps(line) if as_json else words)
 
 
 def _report(

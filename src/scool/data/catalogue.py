@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from scool.data import transform as transforms
 from scool.data.build import from_partition
@@ -166,6 +166,9 @@ def load(config: DataConfig, seed: int = 0) -> Federation:
     >>> load(DataConfig(clients=8, groups=2)).name
     'digits/permuted'
     """
+    given: Any = config
+    remedy = "give a DataConfig, e.g. DataConfig(dataset='digits')"
+    require(isinstance(given, DataConfig), "config", given, remedy)
     dataset = find(config.dataset)
     if config.dataset == "synthetic":
         return _load_synthetic(config, seed)

@@ -33,6 +33,16 @@ class Split(NamedTuple):
         """(K,) samples of each client."""
         return self.mask.sum(dim=1)
 
+    def is_finite(self) -> Tensor:
+        """(K,) bool, on the CPU: all inputs and targets of the client are finite numbers."""
+        good = torch.ones(len(self.x), dtype=torch.bool, device=self.x.device)
+        if self.x.is_floating_point():
+            good = torch.isfinite(self.x).flatten(1).all(dim=1)
+        ok = good[self.index]
+        if self.y.is_floating_point():
+            ok = ok & torch.isfinite(self.y).flatten(2).all(dim=2)
+        return (ok | ~self.mask).all(dim=1).cpu()
+
     def to(self, device: torch.device | str) -> "Split":
         return Split(*(part.to(device) for part in self))
 

@@ -159,9 +159,10 @@ class Formulation:
         if True in self._tried:
             return
         y = samples.split.y
-        columns = range(int(y.max()) + 1, sys.maxsize)
         if y.is_floating_point():
             columns = range(y.shape[-1], y.shape[-1] + 1)
+        else:
+            columns = range(int(y.max()) + 1, sys.maxsize)
         step = torch.zeros(1, dtype=torch.int64, device=phase.ids.device)
         with _unseen(step.device):
             x, y, weight, stream = batch_at(samples, phase.of(0), step)

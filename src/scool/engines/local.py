@@ -36,6 +36,9 @@ from scool.models.dropout import with_streams
 from scool.randomness import derive
 from scool.types import Params, Tree
 
+BROKEN_DATA = "inputs or targets"
+"""Why a client is in quarantine from the start."""
+
 
 def not_finite(client: int, reason: str) -> QuarantineError:
     """What a strict run ends with."""
@@ -110,7 +113,7 @@ class LocalEngine(CommonVerbs):
             ),
             free=self._formulation.forget,
         )
-        self._quarantine(~self._train.finite_clients(), "inputs or targets")
+        self._quarantine(~self._train.split.is_finite(), BROKEN_DATA)
 
     def restore_quarantine(self, reasons: Mapping[int, str]) -> None:
         """Take up the quarantine of a checkpoint."""

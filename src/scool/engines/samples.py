@@ -56,13 +56,3 @@ class Samples:
         if self.transform is None or not self.transform.num_draws:
             return None
         return uniform(key, streams, (*shape, self.transform.num_draws))
-
-    def finite_clients(self) -> Tensor:
-        """(K,) bool, on the CPU: all inputs and targets of the client are finite numbers."""
-        good = torch.ones(len(self.split.x), dtype=torch.bool, device=self.split.x.device)
-        if self.split.x.is_floating_point():
-            good = torch.isfinite(self.split.x).flatten(1).all(dim=1)
-        ok = good[self.split.index]
-        if self.split.y.is_floating_point():
-            ok = ok & torch.isfinite(self.split.y).flatten(2).all(dim=2)
-        return (ok | ~self.split.mask).all(dim=1).cpu()

@@ -35,9 +35,9 @@ def correct(outputs: Tensor, targets: Tensor, classes: Tensor) -> Tensor:
 
 
 class Scores(NamedTuple):
-    """Numbers of each client."""
+    """Numbers of each client; NaN where one has no such samples, or some that are not finite."""
 
-    score: Tensor  # (K,) accuracy, or R^2 for regression; NaN where a client has no such samples
+    score: Tensor  # (K,) accuracy, or R^2 for regression
     loss: Tensor  # (K,) mean loss over all C logits (unmasked)
     unmasked: Tensor | None = None  # (K,) accuracy where all C classes may be answered
 
@@ -55,7 +55,10 @@ def evaluate(engine: Engine, theta: Tree, federation: Federation, split: Split =
         right_of_all = (outputs.argmax(dim=-1) == targets).to(outputs.dtype)
         return torch.stack([loss, right, right_of_all], dim=-1)
 
-    loss, *scores = engine.measure(theta, split, metric).unbind(dim=-1)
+    measured = engine.measure(theta, split, metric)
+    broken = ~getattr(federation, split).is_finite().to(measured.device)
+    measured[broken] = torch.nan  # whatever a model answers to what is no number
+    loss, *scores = measured.unbind(dim=-1)
     if is_classification:
         return Scores(scores[0], loss, scores[1])
     variance = _target_variance(federation, split)

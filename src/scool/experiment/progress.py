@@ -210,13 +210,13 @@ def _check_same(folder: RunFolder, header: Mapping[str, Any], algorithm: Any) ->
     before, now = folder.header, header["identity"]
     method = algorithm.method if isinstance(algorithm, BetweenRounds) else algorithm
     plain = {"algorithm": _defaults(method)}
-    for name, value in before.get("identity", {}).items():
+    for name, value in (before.get("identity") or {}).items():
         if not _agree(value, now[name], plain.get(name, {})):
             raise RunError(
                 f"{folder.path} was made with another {_WORDS.get(name, name)}: "
                 "continue it with what it was started with, or choose another out"
             )
-    if before.get("rounds_done", 0) > header["rounds"]:
+    if (before.get("rounds_done") or 0) > header["rounds"]:
         raise RunError(
             f"rounds = {header['rounds']} is not possible: {folder.path} has done "
             f"{before['rounds_done']} already. Give as many or more"

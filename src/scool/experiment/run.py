@@ -17,7 +17,7 @@ from scool.contracts import Recorder
 from scool.data.federation import Federation
 from scool.data.validation import with_validation
 from scool.engines.formulation import Precision
-from scool.engines.local import LocalEngine
+from scool.engines.local import BROKEN_DATA, LocalEngine, not_finite
 from scool.engines.memory import fitting_threads, memory_at_start, memory_used
 from scool.engines.sharded import AnyEngine, ShardedEngine
 from scool.engines.sharded_jobs import announce
@@ -30,6 +30,7 @@ from scool.experiment.progress import identity_of, open_run
 from scool.experiment.result import Result
 from scool.experiment.rows import describe_round
 from scool.experiment.stopping import Stop
+from scool.graph.normalise import without
 from scool.models import (
     ModelConfig,
     check_stackable,
@@ -168,6 +169,7 @@ def fit(
         engine = LocalEngine(federation, module, **options)
     else:
         engine = ShardedEngine(federation, module, ranks=ranks, **options)
+    _check_test(federation, strict, ranks.is_first)
     header = _header(method, rounds, seed, engine, config)
     header["model"] = model_options(model)
     fixed = {} if out is None else fixed_tensors(module)
@@ -195,6 +197,7 @@ def fit(
                     outcome = algorithm.step(engine, progress.state, t)
                     state, info = checked_step(kind, outcome, engine.num_clients)
                     _check_anybody(engine)
+                    info = _as_mixed(info, engine.active)
                     is_evaluated = is_last or (t + 1) % eval_every == 0
                     scores = evaluate(engine, state.theta, federation) if is_evaluated else None
                     row = describe_round(t, info, scores, engine, federation)
@@ -283,11 +286,35 @@ def _warn_quarantined(row: Mapping[str, Any], before: Sequence[Mapping[str, Any]
     known = before[-1]["quarantined"] if before else {}
     for client, why in row["quarantined"].items():
         if client not in known:
-            warnings.warn(
-                f"client {client} is left out after round {row['round'] + 1}: non-finite {why}. "
-                "Lower lr, or look at its data",
-                stacklevel=3,
-            )
+            when, remedy = f"after round {row['round'] + 1}", "Lower lr, or look at its data"
+            if why == BROKEN_DATA:
+                when, remedy = "from the start", "Mend its data"
+            words = f"client {client} is left out {when}: non-finite {why}. {remedy}"
+            warnings.warn(words, stacklevel=3)
+
+
+def _as_mixed(info: Mapping[str, Any], active: Tensor) -> dict[str, Any]:
+    """Nobody mixes what clients in quarantine have, whatever weights a method gives them."""
+    graph = info["graph"]
+    return {**info, "graph": without(graph, active.to(graph.device))}
+
+
+def _check_test(federation: Federation, strict: bool, is_first: bool) -> None:
+    """Say whose test data are no numbers; those clients get no score.
+
+    Raises:
+        QuarantineError: there are some, and the run is strict.
+    """
+    broken = (~federation.test.is_finite()).nonzero()[:, 0].tolist()
+    if broken and strict:
+        raise not_finite(broken[0], f"test {BROKEN_DATA}")
+    if broken and is_first:
+        some = ", ".join(map(str, broken[:5])) + (", ..." if len(broken) > 5 else "")
+        warnings.warn(
+            f"{len(broken)} of {federation.num_clients} clients have non-finite test {BROKEN_DATA} "
+            f"(clients {some}): they get no score. Mend these samples, or leave them out",
+            stacklevel=3,
+        )
 
 
 def _scores(row: Mapping[str, Any]) -> Tensor:

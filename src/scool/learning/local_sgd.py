@@ -63,6 +63,11 @@ class LocalSGD:
         >>> LocalSGD(lr_schedule="cosine").remark
         "lr_schedule = 'cosine' has no effect with lr_decay = 1: give one below 1, e.g. 0"
         """
+        if self.momentum > 0 and self.optimizer != "sgd":
+            return (
+                f"momentum = {self.momentum} has no effect with optimizer = {self.optimizer!r}, "
+                "which has moments of its own: leave it out, or give sgd"
+            )
         if self.lr_schedule == "constant" and self.lr_decay < 1:
             return (
                 f"lr_decay = {self.lr_decay} has no effect with lr_schedule = 'constant': "

@@ -50,6 +50,28 @@ def make_folder(path: Path) -> None:
         raise RunError(f"cannot make {path}: {error.strerror}; choose another --out") from error
 
 
+_KINDS: dict[str, type] = {
+    **dict.fromkeys(("rounds", "rounds_done", "seed"), int),
+    **dict.fromkeys(("config", "identity", "result"), dict),
+}
+
+
+def parse_header(text: str) -> dict[str, Any]:
+    """What a `run.json` says.
+
+    Raises:
+        ValueError: it is damaged; says how.
+    """
+    header = json.loads(text)
+    if not isinstance(header, dict):
+        raise ValueError("it holds no JSON object")
+    for name, kind in _KINDS.items():
+        if header.get(name) is not None and not isinstance(header[name], kind):
+            words = "no whole number" if kind is int else "no JSON object"
+            raise ValueError(f"{name} = {header[name]!r} is {words}")
+    return header
+
+
 @final
 class RunFolder:
     """Reads and writes one run folder. Everything written survives a kill at any moment."""
@@ -81,12 +103,14 @@ class RunFolder:
     def header(self) -> dict[str, Any]:
         """What `run.json` says."""
         try:
-            header = json.loads((self.path / "run.json").read_text())
-        except (OSError, ValueError) as error:
+            return parse_header((self.path / "run.json").read_text())
+        except OSError as error:
             raise RunError(f"{self.path / 'run.json'} cannot be read: {error}") from error
-        if not isinstance(header, dict):
-            raise RunError(f"{self.path / 'run.json'} is damaged: it holds no JSON object")
-        return header
+        except ValueError as error:
+            raise RunError(
+                f"{self.path / 'run.json'} is damaged: {error}. Put a whole one in its place, or "
+                "start anew in another folder"
+            ) from error
 
     def update_header(self, **changes: Any) -> None:
         write_json(self.path / "run.json", self.header | changes)
@@ -108,7 +132,7 @@ class RunFolder:
         """The lines of a `.jsonl` file; a last line cut off by a kill is left out."""
         path = self.path / name
         rows: list[dict[str, Any]] = []
-        for line in path.read_text().splitlines() if path.exists() else []:
+        for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
             try:
                 rows.append(json.loads(line))
             except ValueError:

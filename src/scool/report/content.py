@@ -7,7 +7,7 @@ from scool.report.differences import flat, group_runs, options_of
 from scool.report.layout import by_label, learned_order, positions
 from scool.report.lines import cumulative, curves, figures, final_scores
 from scool.report.pack import pack_graphs, pack_matrix, rounded
-from scool.report.records import RunRecord
+from scool.report.records import RunRecord, are_regression
 
 GRAPH_BUDGET = 8_000_000
 """Characters of all graphs of a page; with Plotly and the rest it stays below 12 MB."""
@@ -50,7 +50,7 @@ def page_content(records: Sequence[RunRecord], title: str, problems: Sequence[st
     ]
     values = {
         "title": title,
-        "regression": all(record.is_regression for record in records),
+        "regression": are_regression(records),
         "lines": lines,
         "runs": runs,
         "federations": federations,

@@ -10,7 +10,7 @@ from scool.drawing.style import COLOURS, Picture, line_style, marker_of, picture
 from scool.errors import RunError
 from scool.report.differences import group_runs
 from scool.report.lines import curve, curves, final_scores
-from scool.report.records import RunRecord
+from scool.report.records import RunRecord, are_regression
 
 Row = Mapping[str, Any]
 FEW = 8
@@ -25,7 +25,7 @@ class Plot(NamedTuple):
 
 
 def score_words(records: Sequence[RunRecord]) -> str:
-    return "test $R^2$" if records[0].is_regression else "test accuracy (%)"
+    return "test $R^2$" if are_regression(records) else "test accuracy (%)"
 
 
 def plot_accuracy(records: Sequence[RunRecord], width: float) -> Plot:
@@ -168,7 +168,7 @@ def plot_gains(records: Sequence[RunRecord], width: float) -> Plot:
             box.set(facecolor=COLOURS[number % 8], alpha=0.45)
         if known:
             axes.axhline(0, color="black", linewidth=0.6)
-        unit = "$R^2$" if records[0].is_regression else "points"
+        unit = "$R^2$" if are_regression(records) else "points"
         axes.set_ylabel(f"gain over local ({unit})" if known else score_words(records))
         axes.set_xlabel("method")
         if len(labels) > 3:

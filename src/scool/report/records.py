@@ -13,6 +13,7 @@ from torch import Tensor
 
 from scool.errors import RunError
 from scool.recording.clients import Clients, read_clients
+from scool.recording.folder import parse_header
 from scool.recording.lock import is_written
 
 
@@ -148,6 +149,8 @@ def read_run(path: Path) -> RunRecord:
             header = {**header, "status": "killed"}
     rows = _read_rows(path / "metrics.jsonl", problems, needs=("round",))
     if not header and not rows:
+        if (path / "run.json").is_file():
+            raise RunError(f"{path}: {problems[0]}")
         raise RunError(f"{path} is not a run folder: neither run.json nor metrics.jsonl is there")
     seconds = _read_rows(path / "timing.jsonl", problems, needs=("round", "seconds"))
     graphs = {
@@ -173,6 +176,21 @@ def read_run(path: Path) -> RunRecord:
     return _with_progress(record)
 
 
+def are_regression(records: Sequence[RunRecord]) -> bool:
+    """Whether runs predict numbers, which decides what their scores are.
+
+    Raises:
+        RunError: some do, and others classify.
+    """
+    kinds = {record.is_regression for record in records}
+    if len(kinds) > 1:
+        raise RunError(
+            "runs of classification and of regression cannot be shown together: their scores are "
+            "not of one kind. Give them apart"
+        )
+    return kinds == {True}
+
+
 def _with_progress(record: RunRecord) -> RunRecord:
     """Say where a run stands that is not finished, and what was never evaluated."""
     wanted = record.header.get("rounds")
@@ -189,14 +207,11 @@ def _with_progress(record: RunRecord) -> RunRecord:
 
 def _read_header(path: Path, problems: list[str]) -> Mapping[str, Any]:
     try:
-        header = json.loads((path / "run.json").read_text())
-        if isinstance(header, dict):
-            return header
-        problems.append("run.json holds no JSON object: configuration and result are missing")
+        return parse_header((path / "run.json").read_text())
     except OSError:
         problems.append("run.json is missing: configuration and result are not shown")
-    except ValueError:
-        problems.append("run.json is damaged: configuration and result are not shown")
+    except ValueError as error:
+        problems.append(f"run.json is damaged ({error}): configuration and result are not shown")
     return {}
 
 
