@@ -65,6 +65,8 @@ def test_what_a_recipe_does_between_rounds_is_its_own_in_a_comparison() -> None:
     assert run.algorithm.prior.num_blocks == 2
     with pytest.raises(ConfigError, match=r"slow_momentum = 2\.0 is not possible"):
         Comparison(("local",), Settings(), LocalSGD(), options={"local": {"slow_momentum": 2.0}})
+    with pytest.raises(ConfigError, match=r"slow_momentum = 0\.5"):  # before anything starts
+        Comparison(("ifca",), Settings(), LocalSGD(), options={"ifca": {"slow_momentum": 0.5}})
     with pytest.raises(ConfigError, match="checkpoint_every = 0"):
         Comparison(("local",), Settings(checkpoint_every=0), LocalSGD())
 
@@ -246,7 +248,6 @@ def test_rows_hold_only_what_json_can() -> None:
         (lambda: scool.DPSGD(sgd=0.1), "sgd = 0.1 is not possible: give LocalSGD(...)"),
         (lambda: scool.SCooL(draw=None), "draw = None is not possible: give CrossDraw(...)"),
         (lambda: scool.load("digits"), "config = 'digits' is not possible: give a DataConfig"),
-        (lambda: scool.from_arrays(None), "clients = None is not possible: give a list"),
     ],
 )
 def test_options_have_their_types(build: Callable[[], Any], words: str) -> None:

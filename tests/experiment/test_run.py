@@ -14,6 +14,7 @@ from scool import DPSGD, SPDB, LocalOnly, LocalSGD, SCooL, Truth, fit
 from scool.data.arrays import from_arrays
 from scool.data.federation import Federation
 from scool.errors import ConfigError, ModelError, QuarantineError, RunError
+from scool.experiment.run import prepare_data
 from scool.priors import SBM
 from scool.recording.lock import LOCK, is_written, writing
 from scool.report.records import read_run
@@ -177,6 +178,16 @@ def test_targets_that_are_no_numbers_put_a_client_into_quarantine(value: float) 
     with pytest.warns(UserWarning, match="client 2 is left out from the start"):
         result = fit(federation, "linear", LocalOnly(), rounds=1, device="cpu")
     assert list(result.summary()["quarantined"]) == ["2"]
+
+
+def test_broken_samples_in_the_validation_share_count_too() -> None:
+    method = SCooL(prior=SBM(num_blocks=2), sgd=SGD, validation=0.4)
+    held = prepare_data(classification(), method, 0)
+    x = held.val.x.clone()
+    x[held.val.index[1, 0]] = torch.nan
+    broken = replace(held, val=held.val._replace(x=x))
+    with pytest.warns(UserWarning, match="client 1 is left out from the start"):
+        fit(broken, "mlp", method, rounds=1, device="cpu")
 
 
 @pytest.mark.parametrize("make", [classification, regression])

@@ -121,3 +121,10 @@ def test_a_damaged_graph_is_left_out(comparison: Path) -> None:
     assert record.graph(3) is None
     found = record.last_graph()
     assert found is not None and found[0] == 2
+
+
+def test_a_header_that_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "metrics.jsonl").touch()
+    with pytest.raises(RunError, match="says nothing and"):
+        read_run(tmp_path)

@@ -69,8 +69,12 @@ def from_arrays(
     check_kind("test_fraction", test_fraction, float)
     check_kind("val_fraction", val_fraction, float)
     check_kind("seed", seed, int)
-    require(isinstance(clients, Iterable), "clients", clients, "give a list, one entry a client")
-    clients = list(clients)
+    try:
+        clients = list(clients)
+    except TypeError:
+        raise DataError(
+            f"clients = {clients!r} is not possible: give a list, one entry a client"
+        ) from None
     if len(clients) == 0:
         raise DataError("there are no clients: give a list with the data of at least one")
     if num_classes is not None:

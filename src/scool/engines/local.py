@@ -113,7 +113,8 @@ class LocalEngine(CommonVerbs):
             ),
             free=self._formulation.forget,
         )
-        self._quarantine(~self._train.split.is_finite(), BROKEN_DATA)
+        whole = self.federation.train.is_finite() & self.federation.val.is_finite()
+        self._quarantine(~whole, BROKEN_DATA)
 
     def restore_quarantine(self, reasons: Mapping[int, str]) -> None:
         """Take up the quarantine of a checkpoint."""

@@ -260,8 +260,9 @@ def fit(
 def _remarks(algorithm: Any, rounds: int) -> list[str]:
     """What was asked for and has no effect, in the words of the method and of its optimiser."""
     of_sgd = getattr(getattr(algorithm, "sgd", None), "remark", "")
-    of_method = algorithm.remark(rounds) if hasattr(algorithm, "remark") else ""
-    return [remark for remark in (of_sgd, of_method) if remark]
+    remark = getattr(algorithm, "remark", None)
+    of_method = str(remark(rounds)) if callable(remark) else ""
+    return [words for words in (of_sgd, of_method) if words]
 
 
 def _models(engine: AnyEngine, theta: Tree) -> Tree:
@@ -294,7 +295,8 @@ def _warn_quarantined(row: Mapping[str, Any], before: Sequence[Mapping[str, Any]
 
 
 def _as_mixed(info: Mapping[str, Any], active: Tensor) -> dict[str, Any]:
-    """Nobody mixes what clients in quarantine have, whatever weights a method gives them."""
+    """Nobody mixes what clients in quarantine have, whatever weights a method gives them. (One that
+    mixes before it trains did so a last time in the round in which a client breaks.)"""
     graph = info["graph"]
     return {**info, "graph": without(graph, active.to(graph.device))}
 

@@ -150,7 +150,8 @@ def read_run(path: Path) -> RunRecord:
     rows = _read_rows(path / "metrics.jsonl", problems, needs=("round",))
     if not header and not rows:
         if (path / "run.json").is_file():
-            raise RunError(f"{path}: {problems[0]}")
+            why = problems[0] if problems else "run.json says nothing and metrics.jsonl is empty"
+            raise RunError(f"{path} cannot be shown: {why}")
         raise RunError(f"{path} is not a run folder: neither run.json nor metrics.jsonl is there")
     seconds = _read_rows(path / "timing.jsonl", problems, needs=("round", "seconds"))
     graphs = {
@@ -182,7 +183,8 @@ def are_regression(records: Sequence[RunRecord]) -> bool:
     Raises:
         RunError: some do, and others classify.
     """
-    kinds = {record.is_regression for record in records}
+    known = [record for record in records if record.clients is not None or record.evaluated]
+    kinds = {record.is_regression for record in known}
     if len(kinds) > 1:
         raise RunError(
             "runs of classification and of regression cannot be shown together: their scores are "
