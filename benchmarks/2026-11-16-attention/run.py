@@ -36,7 +36,6 @@ ROWS: dict[str, dict[str, Any]] = {
     "attention-before-models": {**BEFORE, "aggregate": "models"},
     "attention-models": {"prior": Attention(), "aggregate": "models"},
     "attention-validation": {"prior": Attention(), "validation": 0.2},
-    "sbm-validation": {"prior": SBM(num_blocks=10), "validation": 0.2},
     "attention-drawn": {"prior": Attention(), "peers": "drawn"},
 }
 

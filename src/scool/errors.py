@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import importlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
@@ -110,6 +110,27 @@ def check_fields(options: Any) -> None:
             check_kind(field.name, value, hint)
         else:
             _check_finite(field.name, value)
+
+
+BROKEN_DATA = "inputs or targets"
+"""Why a client is in quarantine from the start."""
+
+
+def not_finite(client: int, reason: str) -> QuarantineError:
+    """What a strict run ends with."""
+    return QuarantineError(
+        f"client {client} has non-finite {reason}, and the run is strict. Clean its data, lower "
+        "--lr, or run without --strict to leave the client out"
+    )
+
+
+def first_few(numbers: Sequence[int]) -> str:
+    """Five of many.
+
+    >>> first_few(range(7))
+    '0, 1, 2, 3, 4, ...'
+    """
+    return ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
 
 
 def need(module: str, what: str) -> Any:

@@ -128,6 +128,7 @@ class Empty(Dataset):
     ("own", "message"),
     [
         ([], "no clients"),
+        (None, "clients = None is not possible: give a list"),
         ([client(3), client(0)], "client 1 has no training sample"),
         ([client(3), ([], [])], "client 1 has no training sample"),
         ([Empty()], "client 0 has no training sample"),

@@ -1,7 +1,7 @@
 """Gossip on a fixed graph: decentralised parallel SGD."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, final
+from typing import Literal, NamedTuple, final
 
 from torch import Tensor
 
@@ -47,11 +47,10 @@ class DPSGD:
     def __post_init__(self) -> None:
         check_fields(self)
         check_topology(self)
-        own: Any = self.weights
-        is_right = own is None or isinstance(own, Tensor)
-        require(is_right, "weights", type(own).__name__, "give a (K, K) torch tensor")
         if self.matrix and self.weights is not None:
             raise ConfigError("matrix and weights are both given: give one of them")
+        if self.weights is not None:
+            check_mixing_matrix(self.weights)
         has_own = bool(self.matrix) or self.weights is not None
         for name in ("topology", "degree"):
             is_plain = getattr(self, name) == getattr(DPSGD, name)

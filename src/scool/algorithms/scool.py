@@ -31,6 +31,10 @@ class SCooLState(NamedTuple):
     cross_loss: Tensor  # (K, K) L_ij, averaged over rounds where asked for; NaN where not known
 
 
+_OF_SPARSE_GRAPHS = {"peers": "best", "cross_when": "after"}
+"""Options that do something once the graph is sparse, and their usual values."""
+
+
 @final
 @dataclass(frozen=True)
 class SCooL:
@@ -102,7 +106,7 @@ class SCooL:
         require(is_possible, "candidates", self.candidates, remedy)
         if self.aggregate == "models":
             self._check_models()
-        for name, usual in (("peers", "best"), ("cross_when", "after")):
+        for name, usual in _OF_SPARSE_GRAPHS.items():
             if (value := getattr(self, name)) != usual:
                 remedy = f"{name} = {value!r} is for a graph that is sparse; give 0 or more"
                 require(self.sparsify_round >= 0, "sparsify_round", self.sparsify_round, remedy)
@@ -140,7 +144,7 @@ class SCooL:
         "peers = 'drawn' has no effect in 10 rounds with sparsify_round = 10: give at most 8"
         """
         last = rounds - 2  # the graph is sparse from the round after sparsify_round on
-        for name, usual in (("peers", "best"), ("cross_when", "after")):
+        for name, usual in _OF_SPARSE_GRAPHS.items():
             if (value := getattr(self, name)) != usual and last < self.sparsify_round:
                 least = f"give at most {last}" if last >= 0 else "run at least 2 rounds"
                 words = f"{name} = {value!r} has no effect in {rounds} rounds"

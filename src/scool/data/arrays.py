@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from scool.data.build import hold_out, pad_rows
 from scool.data.federation import Federation, Split, Task, Truth, group_graph, true_graph
 from scool.data.transform import ImageTransform
-from scool.errors import DataError, check_kind, require, unknown
+from scool.errors import DataError, check_kind, first_few, require, unknown
 
 _KEYS = ("x_train", "y_train", "x_val", "y_val", "x_test", "y_test")
 _Part = tuple[Tensor, Tensor]  # inputs and targets of one client
@@ -108,10 +108,9 @@ def from_arrays(
 def _warn_untested(read: list[_Client]) -> None:
     none = [number for number, client in enumerate(read) if not len(client["test"][1])]
     if none:
-        some = ", ".join(map(str, none[:5])) + (", ..." if len(none) > 5 else "")
         warnings.warn(
-            f"{len(none)} of {len(read)} clients have no test samples (clients {some}): they get "
-            "no score. Raise test_fraction, or bring test data",
+            f"{len(none)} of {len(read)} clients have no test samples (clients {first_few(none)}): "
+            "they get no score. Raise test_fraction, or bring test data",
             stacklevel=3,
         )
 

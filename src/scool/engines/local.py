@@ -27,7 +27,7 @@ from scool.engines.memory import Room, clients_at_once, samples_at_once, tensor_
 from scool.engines.mixing import mix_tensor, mixer
 from scool.engines.samples import Samples
 from scool.engines.steps import Batch, Phase
-from scool.errors import QuarantineError
+from scool.errors import BROKEN_DATA, not_finite
 from scool.graph.normalise import without
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Pull, Rule, plan_batches
@@ -35,17 +35,6 @@ from scool.learning.losses import LOSSES
 from scool.models.dropout import with_streams
 from scool.randomness import derive
 from scool.types import Params, Tree
-
-BROKEN_DATA = "inputs or targets"
-"""Why a client is in quarantine from the start."""
-
-
-def not_finite(client: int, reason: str) -> QuarantineError:
-    """What a strict run ends with."""
-    return QuarantineError(
-        f"client {client} has non-finite {reason}, and the run is strict. Clean its data, lower "
-        "--lr, or run without --strict to leave the client out"
-    )
 
 
 def _rows(tree: Tree, ids: Tensor) -> Tree:

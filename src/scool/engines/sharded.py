@@ -25,12 +25,13 @@ from scool.engines.cross import Drawn, suits_dense
 from scool.engines.edges import Edges, edges_of
 from scool.engines.formulation import Precision
 from scool.engines.ledger import Ledger
-from scool.engines.local import LocalEngine, not_finite
+from scool.engines.local import LocalEngine
 from scool.engines.mixing import mixer
 from scool.engines.placement import Placement
 from scool.engines.sharded_data import cut, rank_device
 from scool.engines.sharded_exchange import Exchange, take_rows
 from scool.engines.sharded_ranks import Ranks
+from scool.errors import not_finite
 from scool.graph.normalise import without
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Pull

@@ -73,3 +73,11 @@ def checked_step(name: str, outcome: Any, num_clients: int) -> tuple[Any, Mappin
             f"with, the identity where it does not mix; {PAGE}"
         )
     return state, info
+
+
+def remarks(algorithm: Any, rounds: int) -> list[str]:
+    """What was asked for and has no effect, in the words of the method and of its optimiser."""
+    of_sgd = getattr(getattr(algorithm, "sgd", None), "remark", "")
+    remark = getattr(algorithm, "remark", None)
+    of_method = str(remark(rounds)) if callable(remark) else ""
+    return [words for words in (of_sgd, of_method) if words]

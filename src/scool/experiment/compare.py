@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scool.algorithms.between_rounds import BetweenRounds
 from scool.contracts import Recorder
 from scool.data.catalogue import load
 from scool.data.federation import Federation
@@ -117,7 +116,6 @@ class Comparison:
             algorithm = replace(default_run(method, settings.data).algorithm, sgd=self.sgd)
             algorithm = with_options(algorithm, mine, where)
             own = with_options(with_recipe(settings, method), between, where)
-            BetweenRounds.around(algorithm, own.slow_momentum, own.model_average)  # or refuses
             configs.append(RunConfig(method, algorithm, own))
         return configs
 

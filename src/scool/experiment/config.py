@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from scool.algorithms import AnyAlgorithm
-from scool.algorithms.between_rounds import check_between
+from scool.algorithms.between_rounds import BetweenRounds, check_between
 from scool.contracts import Recorder
 from scool.data.catalogue import DataConfig, load
 from scool.data.federation import Federation
@@ -63,6 +63,10 @@ class RunConfig:
     method: str
     algorithm: AnyAlgorithm
     settings: Settings
+
+    def __post_init__(self) -> None:
+        between = (self.settings.slow_momentum, self.settings.model_average)
+        BetweenRounds.around(self.algorithm, *between)  # refuses what the method cannot do
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; `from_dict` gives the same configuration back."""

@@ -17,20 +17,20 @@ from scool.contracts import Recorder
 from scool.data.federation import Federation
 from scool.data.validation import with_validation
 from scool.engines.formulation import Precision
-from scool.engines.local import BROKEN_DATA, LocalEngine, not_finite
+from scool.engines.local import LocalEngine
 from scool.engines.memory import fitting_threads, memory_at_start, memory_used
 from scool.engines.sharded import AnyEngine, ShardedEngine
 from scool.engines.sharded_jobs import announce
 from scool.engines.sharded_ranks import RankLost, Ranks
-from scool.errors import QuarantineError, RunError, ScoolError, check_kind, require
+from scool.errors import RunError, ScoolError, check_kind, require
 from scool.evaluation.accuracy import evaluate
-from scool.experiment.checks import check_method, checked_model, checked_step
+from scool.experiment.checks import check_method, checked_model, checked_step, remarks
 from scool.experiment.options import as_dict
 from scool.experiment.progress import identity_of, open_run
+from scool.experiment.quarantine import as_mixed, check_anybody, check_test, warn_quarantined
 from scool.experiment.result import Result
 from scool.experiment.rows import describe_round
 from scool.experiment.stopping import Stop
-from scool.graph.normalise import without
 from scool.models import (
     ModelConfig,
     check_stackable,
@@ -150,7 +150,7 @@ def fit(
         where = None if out is None else str(Path(out).absolute())
         announce({"config": dict(config), "out": where, "resume": resume})
     ranks = Ranks()
-    for remark in _remarks(algorithm, rounds) if ranks.is_first else []:
+    for remark in remarks(algorithm, rounds) if ranks.is_first else []:
         warnings.warn(remark, stacklevel=2)
     federation = prepare_data(federation, algorithm, seed)
     kind = type(algorithm).__name__
@@ -169,7 +169,7 @@ def fit(
         engine = LocalEngine(federation, module, **options)
     else:
         engine = ShardedEngine(federation, module, ranks=ranks, **options)
-    _check_test(federation, strict, ranks.is_first)
+    check_test(federation, strict, ranks.is_first)
     header = _header(method, rounds, seed, engine, config)
     header["model"] = model_options(model)
     fixed = {} if out is None else fixed_tensors(module)
@@ -196,8 +196,8 @@ def fit(
                     began = time.perf_counter()
                     outcome = algorithm.step(engine, progress.state, t)
                     state, info = checked_step(kind, outcome, engine.num_clients)
-                    _check_anybody(engine)
-                    info = _as_mixed(info, engine.active)
+                    check_anybody(engine)
+                    info = as_mixed(info, engine.active)
                     is_evaluated = is_last or (t + 1) % eval_every == 0
                     scores = evaluate(engine, state.theta, federation) if is_evaluated else None
                     row = describe_round(t, info, scores, engine, federation)
@@ -205,7 +205,7 @@ def fit(
                     for recorder in recorders:
                         recorder.round(row, info)
                     if not is_watched:
-                        _warn_quarantined(row, progress.history[:-1])
+                        warn_quarantined(row, progress.history[:-1])
                     is_due = checkpoint_every and progress.done % checkpoint_every == 0
                     if is_due or (is_last and (checkpoint_every or progress.saved)):
                         progress.save(engine)
@@ -257,66 +257,11 @@ def fit(
         return result
 
 
-def _remarks(algorithm: Any, rounds: int) -> list[str]:
-    """What was asked for and has no effect, in the words of the method and of its optimiser."""
-    of_sgd = getattr(getattr(algorithm, "sgd", None), "remark", "")
-    remark = getattr(algorithm, "remark", None)
-    of_method = str(remark(rounds)) if callable(remark) else ""
-    return [words for words in (of_sgd, of_method) if words]
-
-
 def _models(engine: AnyEngine, theta: Tree) -> Tree:
     """The models on the CPU: all of them, but of several ranks only the first has all."""
     if isinstance(engine, ShardedEngine):
         return engine.collect(theta)
     return {name: t.cpu() for name, t in theta.items()}
-
-
-def _check_anybody(engine: AnyEngine) -> None:
-    """Stop when there is nobody left to learn."""
-    if not bool(engine.active.any()):
-        why = ", ".join(sorted(set(engine.quarantined.values())))
-        raise QuarantineError(
-            f"all {engine.num_clients} clients are in quarantine (non-finite {why}): nobody is "
-            "left to learn. Lower lr, or clean the data"
-        )
-
-
-def _warn_quarantined(row: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> None:
-    """Where nobody watches: who was left out in this round."""
-    known = before[-1]["quarantined"] if before else {}
-    for client, why in row["quarantined"].items():
-        if client not in known:
-            when, remedy = f"after round {row['round'] + 1}", "Lower lr, or look at its data"
-            if why == BROKEN_DATA:
-                when, remedy = "from the start", "Mend its data"
-            words = f"client {client} is left out {when}: non-finite {why}. {remedy}"
-            warnings.warn(words, stacklevel=3)
-
-
-def _as_mixed(info: Mapping[str, Any], active: Tensor) -> dict[str, Any]:
-    """Nobody mixes what clients in quarantine have, whatever weights a method gives them. (One that
-    mixes before it trains did so a last time in the round in which a client breaks.)"""
-    graph = info["graph"]
-    return {**info, "graph": without(graph, active.to(graph.device))}
-
-
-def _check_test(federation: Federation, strict: bool, is_first: bool) -> None:
-    """Say whose test data are no numbers; those clients get no score.
-
-    Raises:
-        QuarantineError: there are some, and the run is strict.
-    """
-    broken = (~federation.test.is_finite()).nonzero()[:, 0].tolist()
-    if broken and strict:
-        raise not_finite(broken[0], f"test {BROKEN_DATA}")
-    if broken and is_first:
-        some = ", ".join(map(str, broken[:5])) + (", ..." if len(broken) > 5 else "")
-        warnings.warn(
-            f"{len(broken)} of {federation.num_clients} clients have non-finite test {BROKEN_DATA} "
-            f"(clients {some}): they get no score. Mend these samples, or leave them out",
-            stacklevel=3,
-        )
 
 
 def _scores(row: Mapping[str, Any]) -> Tensor:

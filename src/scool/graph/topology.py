@@ -1,6 +1,6 @@
 """Fixed mixing matrices for D-PSGD: symmetric and doubly stochastic, who talks to whom."""
 
-from typing import Literal, Protocol, TypeAlias, get_args
+from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -184,10 +184,12 @@ def check_mixing_matrix(
         tolerance: slack for symmetry and row sums.
 
     Raises:
-        ConfigError: w is not square, not of that size, not finite, negative, not symmetric, rows
-            do not sum to one, or the graph falls apart.
+        ConfigError: w is no tensor, not square, not of that size, not finite, negative, not
+            symmetric, rows do not sum to one, or the graph falls apart.
     """
-    shape = tuple(w.shape)
+    given: Any = w
+    require(isinstance(given, Tensor), "mixing matrix", type(given).__name__, "give a torch tensor")
+    w, shape = w.double(), tuple(w.shape)
     if w.dim() != 2 or shape[0] != shape[1] or shape[0] == 0:
         raise ConfigError(f"mixing matrix has shape {shape}: give a square (K, K) matrix")
     if num_clients is not None and shape[0] != num_clients:
