@@ -449,6 +449,23 @@ def test_compare_resumes_what_is_missing(capsys: pytest.CaptureFixture[str]) -> 
         dispatch(["resume", "c"])
 
 
+def test_resume_draws_a_comparison_only_where_it_was_started_with_figures() -> None:
+    words = ["compare", "--methods", "local", "--rounds", "1", "--out", "c", *SMALL]
+    assert dispatch([*words, "--no-figures"]) == 0
+    assert dispatch(["resume", "c", "--quiet"]) == 0
+    assert not list(Path("c").glob("*.png"))
+    assert dispatch(words) == 0  # the same comparison, whoever wants pictures of it
+    drawn = sorted(Path("c").glob("*.png"))
+    assert [path.name for path in drawn] == ["accuracy.png", "graphs.png"]
+    for path in drawn:
+        path.unlink()
+    record = json.loads(Path("c/compare.json").read_text())
+    assert record.pop("figures") is False
+    Path("c/compare.json").write_text(json.dumps(record))  # as older versions wrote it
+    assert dispatch(["resume", "c", "--quiet"]) == 0
+    assert sorted(Path("c").glob("*.png")) == drawn
+
+
 def test_compare_over_seeds_and_from_toml(capsys: pytest.CaptureFixture[str]) -> None:
     Path("c.toml").write_text(
         'methods = "local,fedavg"\nrounds = 1\nseeds = 2\n[method.fedavg]\nparticipation = 0.5\n'

@@ -26,15 +26,18 @@ def rows(count: int, image: str, label: str, grey: bool, classes: int) -> list[d
 
 
 def test_defaults() -> None:
-    assert load(DataConfig()).num_clients == 40
-    assert load(DataConfig(dataset="synthetic")).num_clients == 20
+    assert load(DataConfig()).num_clients == DataConfig().num_clients == 40
+    synthetic = DataConfig(dataset="synthetic")
+    assert load(synthetic).num_clients == synthetic.num_clients == 20
+    assert DataConfig(dataset="mini-imagenet").num_clients == 100
     assert load(DataConfig(dataset="synthetic", task="regression")).task == "regression"
 
 
 @pytest.mark.parametrize("dataset", ["digits", "synthetic"])
 @pytest.mark.parametrize("clients", [1, 2, 3, 200])
 def test_any_number_of_clients_works_with_defaults(dataset: str, clients: int) -> None:
-    assert load(DataConfig(dataset=dataset, clients=clients), seed=1).num_clients == clients
+    config = DataConfig(dataset=dataset, clients=clients)
+    assert load(config, seed=1).num_clients == config.num_clients == clients
 
 
 def test_the_seed_decides() -> None:

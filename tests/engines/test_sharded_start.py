@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from scool.cli.main import dispatch
 from scool.cli.ranks import goes_on, leading, time_out
 from scool.errors import ConfigError
 from scool.experiment.scale_out import bench_scale_out
@@ -78,14 +79,43 @@ else:
 
 
 def test_what_cannot_be_started_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="ranks = 0 is not possible"), leading(0):
+    with pytest.raises(ConfigError, match="ranks = 0 is not possible"), leading(0, 7):
         pass
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="under torchrun, which has started 2 ranks"), leading(3):
+    with pytest.raises(ConfigError, match="torchrun, which has started 2 ranks"), leading(3, 7):
         pass
     monkeypatch.setenv("SCOOL_RANK_TIMEOUT", "soon")
     with pytest.raises(ConfigError, match="SCOOL_RANK_TIMEOUT = 'soon'"):
         time_out()
+
+
+def test_more_ranks_than_clients_are_refused_before_any_is_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    small = ["--clients", "6", "--model", "linear", "--device", "cpu", "--rounds", "1", "--quiet"]
+    run, pair = str(tmp_path / "run"), str(tmp_path / "pair")
+    assert dispatch(["run", "local", *small, "--out", run]) == 0
+    assert dispatch(["compare", "--methods", "local", "--no-figures", *small, "--out", pair]) == 0
+
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(subprocess, "Popen", started)
+    new = ["--out", str(tmp_path / "new")]
+    for words, clients in (
+        (["run", "local", *small, *new], 6),
+        (["run", "local", *new], 40),  # the number that the data have by default
+        (["compare", "--dataset", "synthetic", *new], 20),
+        (["run", "local", "--dataset", "cifar10", *new], 100),  # its files are not even there
+        (["resume", run], 6),
+        (["resume", pair], 6),
+    ):
+        refused = rf"^ranks = {clients + 1} is not possible: there are {clients} clients"
+        with pytest.raises(ConfigError, match=refused):
+            dispatch([*words, "--ranks", str(clients + 1)])
+    with pytest.raises(ConfigError, match="ranks = 4 is not possible: there are 3 clients"):
+        list(bench_scale_out(clients=(9, 3), ranks=(1, 4)))
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_restart_needs_a_folder_and_goes_on_there(

@@ -251,6 +251,32 @@ def test_a_finished_run_is_never_repeated(tmp_path: Path, monkeypatch: pytest.Mo
     assert run_search(both, tmp_path / "parts") == expected and len(again) == 6
 
 
+@pytest.mark.parametrize(
+    ("damaged", "flaw"),
+    [
+        ("{}", "it lacks 'method'"),
+        ("7", "it holds no JSON object"),
+        ("null", "it holds no JSON object"),
+        ('{"method": "local", "options": [1]}', r"options = \[1\] is not a JSON object"),
+        ('{"method": "local", "options": {}, "seed": 0}', "it lacks 'score'"),
+        (
+            '{"method": "local", "options": {}, "seed": 0, "score": NaN, "spread": null, '
+            '"problem": null}',
+            "not JSON compliant",
+        ),
+    ],
+)
+def test_a_line_that_is_no_finished_run_is_named(tmp_path: Path, damaged: str, flaw: str) -> None:
+    run_search(search(), tmp_path / "t")
+    path = tmp_path / "t/tune.jsonl"
+    first, second = path.read_text().splitlines()
+    text = f"{first}\n{damaged}\n{second}\n"
+    path.write_text(text)
+    with pytest.raises(RunError, match=rf"tune\.jsonl is damaged: line 2 .*{flaw}.*Delete that"):
+        run_search(search(), tmp_path / "t")
+    assert path.read_text() == text  # nothing is lost
+
+
 def test_another_search_or_other_files_are_not_touched(tmp_path: Path) -> None:
     run_search(search(), tmp_path / "t")
     with pytest.raises(RunError, match="another search"):

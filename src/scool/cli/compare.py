@@ -80,12 +80,13 @@ def compare(arguments: Sequence[str]) -> int:
         sgd=command.sgd,
         seeds=command.seeds,
         options=merged,
+        figures=command.figures,
     )
     say(notes + _overruled(tuned, merged, command.sgd, base.algorithm.sgd))
     out = command.out or new_folder(f"compare-{command.settings.data.dataset}")
-    with leading(command.ranks):
+    with leading(command.ranks, command.settings.data.num_clients):
         goes_on(command.out)
-        return _finish(comparison, out, command.json, command.quiet, command.figures)
+        return _finish(comparison, out, command.json, command.quiet)
 
 
 def say(notes: Sequence[str]) -> None:
@@ -168,11 +169,13 @@ def is_comparison(folder: Path) -> bool:
     return (folder / "compare.json").is_file()
 
 
-def resume_comparison(folder: Path, as_json: bool, quiet: bool) -> int:
-    return _finish(read_comparison(folder), folder, as_json, quiet, True)
+def resume_comparison(folder: Path, as_json: bool, quiet: bool, ranks: int) -> int:
+    comparison = read_comparison(folder)
+    with leading(ranks, comparison.settings.data.num_clients):
+        return _finish(comparison, folder, as_json, quiet)
 
 
-def _finish(comparison: Comparison, out: Path, as_json: bool, quiet: bool, figures: bool) -> int:
+def _finish(comparison: Comparison, out: Path, as_json: bool, quiet: bool) -> int:
     """Run, then print the table (or a JSON object a method) and save the pictures."""
     with Console(comparison.settings.rounds, quiet=quiet) as console:
         results = run_comparison(comparison, out, [console])
@@ -182,7 +185,7 @@ def _finish(comparison: Comparison, out: Path, as_json: bool, quiet: bool, figur
         method: [r for r in runs if isinstance(r, Result)] for method, runs in results.items()
     }
     finished = {method: runs for method, runs in finished.items() if runs}
-    pictures = _save_figures(finished, out) if figures and finished else []
+    pictures = _save_figures(finished, out) if comparison.figures and finished else []
     if as_json:
         for summary in summaries:
             print(json_module.dumps(summary))

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch.distributed import PrefixStore, Store, TCPStore  # pyright: ignore
 
+from scool.engines.placement import check_ranks
 from scool.engines.sharded_jobs import Jobs, lead
 from scool.engines.sharded_ranks import RankLost, join_group, leave_group
 from scool.errors import ConfigError, QuarantineError, RunError, ScoolError, require
@@ -53,9 +54,9 @@ def goes_on(out: Path | None) -> bool:
 
 
 @contextmanager
-def leading(ranks: int) -> Iterator[None]:
-    """Lead so many local ranks, or those of torchrun, for the runs inside. In a process of
-    torchrun that is not the first, this takes part in them and ends."""
+def leading(ranks: int, clients: int) -> Iterator[None]:
+    """Lead so many local ranks, or those of torchrun, for the runs inside, which have so many
+    clients. In a process of torchrun that is not the first, this takes part in them and ends."""
     require(ranks >= 1, "ranks", ranks, "give 1 or more")
     size = int(os.environ.get("WORLD_SIZE", "1"))
     is_torchrun = size > 1 or "TORCHELASTIC_RUN_ID" in os.environ
@@ -71,6 +72,7 @@ def leading(ranks: int) -> Iterator[None]:
         with _led(store, size):
             yield
     elif ranks > 1:
+        check_ranks(ranks, clients)
         with _local(ranks):
             yield
     else:

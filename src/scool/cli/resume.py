@@ -47,8 +47,7 @@ class RerunCommand:
 def resume(arguments: Sequence[str]) -> int:
     command = tyro.cli(ResumeCommand, args=list(arguments), prog="scool resume")
     if is_comparison(command.folder):
-        with leading(command.ranks):
-            return resume_comparison(command.folder, command.json, command.quiet)
+        return resume_comparison(command.folder, command.json, command.quiet, command.ranks)
     if (command.folder / "tune.json").exists():
         raise RunError(
             f"{command.folder} is a search: start the same `scool tune ... --out {command.folder}` "
@@ -57,14 +56,15 @@ def resume(arguments: Sequence[str]) -> int:
     folder = RunFolder.open(command.folder)
     header = folder.header
     config = config_of(header, folder.path)
+    clients = config.settings.data.num_clients
     has_models = any(folder.path.glob("checkpoint-*"))
     if header.get("status") == "finished" and "result" in header and not has_models:
-        with leading(1):
+        with leading(1, clients):
             kept = {**header["result"], "run_dir": str(folder.path)}  # it may have been moved
             print_summary(kept, command.json)
         return 0
     with (
-        leading(command.ranks),
+        leading(command.ranks, clients),
         Console(config.settings.rounds, quiet=command.quiet) as console,
     ):
         result = execute(config, out=folder.path, resume=True, recorders=[console])

@@ -74,7 +74,7 @@ def run(arguments: Sequence[str]) -> int:
     out = command.out or new_folder(f"{method}-{command.settings.data.dataset}")
     trackers = chosen_trackers(command, out)
     with (
-        leading(command.ranks),
+        leading(command.ranks, config.settings.data.num_clients),
         Console(config.settings.rounds, quiet=command.quiet) as console,
     ):
         resume = goes_on(out if command.out else None)

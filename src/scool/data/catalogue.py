@@ -65,6 +65,11 @@ class DataConfig:
             self.dirichlet_alpha > 0, "dirichlet_alpha", self.dirichlet_alpha, "give more than 0"
         )
 
+    @property
+    def num_clients(self) -> int:
+        """How many clients there will be, known before the data are read."""
+        return self.clients or find(self.dataset).clients
+
 
 class Hub(NamedTuple):
     """Where the Hugging Face hub keeps a dataset, and its columns."""
@@ -81,6 +86,7 @@ class Dataset:
     about: str
     num_classes: int
     classes_per_client: int = 2
+    clients: int = 100  # by default
     files: tuple[str, ...] = ()  # under the data root
     instead: tuple[str, ...] = ()  # other files that will do
     read: Callable[..., Labelled] | None = None  # None: made in memory
@@ -89,8 +95,8 @@ class Dataset:
 
 
 DATASETS: dict[str, Dataset] = {
-    "digits": Dataset("8x8 handwritten digits, carried by scikit-learn", 10),
-    "synthetic": Dataset("planted groups with a known graph, made in memory", 5),
+    "digits": Dataset("8x8 handwritten digits, carried by scikit-learn", 10, clients=40),
+    "synthetic": Dataset("planted groups with a known graph, made in memory", 5, clients=20),
     "cifar10": Dataset(
         "60,000 colour images, 10 classes",
         10,
@@ -199,7 +205,7 @@ def _load_synthetic(config: DataConfig, seed: int) -> Federation:
     )
     _refuse(config, "classes_per_client", "synthetic clients have all classes of their group")
     _refuse_others(config, "planted")
-    clients = config.clients or 20
+    clients = config.num_clients
     return synthetic(
         clients,
         config.groups or min(4, clients),
@@ -212,7 +218,7 @@ def _load_synthetic(config: DataConfig, seed: int) -> Federation:
 
 
 def _load_digits(config: DataConfig, dataset: Dataset, seed: int) -> Federation:
-    clients = config.clients or 40
+    clients = config.num_clients
     kind = "permuted" if config.partition == "auto" else config.partition
     _refuse_others(config, kind)
     if kind == "permuted":
@@ -246,7 +252,7 @@ def load_images(config: DataConfig, dataset: Dataset, seed: int) -> Federation:
     data = dataset.read(data_root(config.data_dir), verify=config.verify_checksums)
     per_client = config.classes_per_client or dataset.classes_per_client
     alpha = config.dirichlet_alpha
-    parts = share_out(kind, data.y_train, config.clients or 100, per_client, alpha, seed)
+    parts = share_out(kind, data.y_train, config.num_clients, per_client, alpha, seed)
     if config.samples_per_client:
         parts = keep_some(parts, data.y_train, config.samples_per_client, seed)
     return from_partition(

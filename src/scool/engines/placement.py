@@ -7,10 +7,18 @@ import torch
 from torch import Tensor
 
 from scool.engines.edges import Edges, edges_of
-from scool.errors import ConfigError
+from scool.errors import require
 
 SPARSE = 0.5  # above this share of nonzero weights every rank needs everyone, wherever they are
 WORTH = 0.8  # clients move where no more than this share of the traffic is left
+
+
+def check_ranks(ranks: int, num_clients: int) -> None:
+    """Refuse more ranks than there are clients."""
+    remedy = (
+        f"there are {num_clients} clients, and every rank holds one at least. Start fewer ranks"
+    )
+    require(ranks <= num_clients, "ranks", ranks, remedy)
 
 
 @final
@@ -35,11 +43,7 @@ class Placement:
         >>> Placement.even(5, 2).held
         [tensor([0, 1, 2]), tensor([3, 4])]
         """
-        if ranks > num_clients:
-            raise ConfigError(
-                f"ranks = {ranks} is not possible: there are {num_clients} clients, and every rank "
-                "holds one at least. Start fewer ranks"
-            )
+        check_ranks(ranks, num_clients)
         parts = torch.arange(num_clients).tensor_split(ranks)
         sizes = torch.tensor([len(part) for part in parts])
         return cls(torch.repeat_interleave(torch.arange(ranks), sizes), ranks)

@@ -85,6 +85,7 @@ class Comparison:
     sgd: LocalSGD
     seeds: int = 1
     options: Mapping[str, Mapping[str, Any]] | None = None  # of single methods, by name
+    figures: bool = True  # whether whoever shows the results saves pictures, too
 
     def __post_init__(self) -> None:
         require(bool(self.methods), "methods", self.methods, "name at least one")
@@ -127,6 +128,7 @@ class Comparison:
             "sgd": as_dict(self.sgd),
             "seeds": self.seeds,
             "options": dict(self.options or {}),
+            "figures": self.figures,
         }
 
     @classmethod
@@ -139,6 +141,7 @@ class Comparison:
             sgd=with_options(LocalSGD(), values["sgd"], "sgd"),
             seeds=values["seeds"],
             options=values["options"],
+            figures=values.get("figures", True),  # older records do not say
         )
 
 
@@ -214,7 +217,8 @@ def read_comparison(folder: Path) -> Comparison:
 def _claim(comparison: Comparison, out: Path) -> None:
     """A folder of this comparison: a new one, or one that holds the same comparison."""
     if (out / "compare.json").exists():
-        if read_comparison(out).to_dict() != comparison.to_dict():
+        begun = replace(read_comparison(out), figures=comparison.figures)  # no other numbers
+        if begun.to_dict() != comparison.to_dict():
             raise RunError(
                 f"out = {str(out)!r} holds another comparison: continue that one with "
                 f"`scool resume {out}`, or choose another --out"

@@ -19,7 +19,7 @@ from torch.distributed import FileStore  # pyright: ignore
 
 from scool.data.federation import Federation, Split
 from scool.engines.edges import edges_of
-from scool.engines.placement import better_placement
+from scool.engines.placement import better_placement, check_ranks
 from scool.engines.sharded import ShardedEngine
 from scool.engines.sharded_ranks import Ranks, join_group, leave_group
 from scool.errors import RunError, require
@@ -49,6 +49,7 @@ def bench_scale_out(
     """
     require(bool(clients) and min(clients) >= 1, "clients", clients, "give numbers from 1 on")
     require(bool(ranks) and min(ranks) >= 1, "ranks", ranks, "give numbers from 1 on")
+    check_ranks(max(ranks), min(clients))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     before: dict[str, Any] | None = None
     for count in clients:

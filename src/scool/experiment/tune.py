@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from scool.contracts import Recorder
@@ -160,10 +161,46 @@ def _claim(search: Search, out: Path) -> tuple[RunFolder, list[dict[str, Any]]]:
     else:
         make_folder(out)
         write_json(out / "tune.json", _header(search) | {"status": "running"})
-    rows = folder.rows("tune.jsonl")
-    text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
-    write_bytes(out / "tune.jsonl", text.encode())  # without a line that a kill cut off
-    return folder, rows
+    return folder, _finished(folder)
+
+
+_KINDS: dict[str, tuple[type | UnionType, str]] = {
+    "method": (str, "a text"),
+    "options": (dict, "a JSON object"),
+    "seed": (int, "a whole number"),
+    **dict.fromkeys(("score", "spread"), (int | float | None, "a number or null")),
+    "problem": (str | None, "a text or null"),
+}
+
+
+def _finished(folder: RunFolder) -> list[dict[str, Any]]:
+    """The lines of `tune.jsonl`; one that a kill cut off is taken out of the file.
+
+    Raises:
+        RunError: a line is no finished run; the file stays as it is.
+    """
+    path, rows, text = folder.path / "tune.jsonl", folder.rows("tune.jsonl"), ""
+    for number, row in enumerate(rows, 1):
+        try:
+            _check(row)
+            text += json.dumps(row, allow_nan=False) + "\n"
+        except ValueError as error:
+            raise RunError(
+                f"{path} is damaged: line {number} is no finished run ({error}). Delete that "
+                "line, and its run is done again, or bring back a whole copy of the file"
+            ) from error
+    write_bytes(path, text.encode())
+    return rows
+
+
+def _check(row: Any) -> None:
+    if not isinstance(row, dict):
+        raise ValueError("it holds no JSON object")
+    for name, (kind, words) in _KINDS.items():
+        if name not in row:
+            raise ValueError(f"it lacks {name!r}")
+        if not isinstance(row[name], kind):
+            raise ValueError(f"{name} = {row[name]!r:.100} is not {words}")
 
 
 def _read(folder: Path) -> dict[str, Any]:
