@@ -28,14 +28,10 @@ from scool.learning.local_sgd import LocalSGD
 from scool.priors import SBM, Attention
 
 CLASSES, CLIENTS, ROUNDS, EVERY = 40, 40, 40, 5
-BEFORE: dict[str, Any] = {"prior": Attention(), "cross_when": "before"}
 ROWS: dict[str, dict[str, Any]] = {
     "sbm": {"prior": SBM(num_blocks=10)},
     "attention": {"prior": Attention()},
-    "attention-before": BEFORE,
-    "attention-before-models": {**BEFORE, "aggregate": "models"},
     "attention-models": {"prior": Attention(), "aggregate": "models"},
-    "attention-validation": {"prior": Attention(), "validation": 0.2},
     "attention-drawn": {"prior": Attention(), "peers": "drawn"},
 }
 

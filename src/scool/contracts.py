@@ -165,9 +165,7 @@ class Engine(Protocol):
         what has met (`inner`, `squared_distances`, `mix` of what is held) may then use it."""
         ...
 
-    def cross_loss(
-        self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int, split: Split = "train"
-    ) -> Tensor:
+    def cross_loss(self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int) -> Tensor:
         """(K, K) mean loss of theta_i on a draw of D_j for the pairs asked for, NaN elsewhere."""
         ...
 

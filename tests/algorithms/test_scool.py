@@ -13,8 +13,7 @@ from scool.algorithms.aggregate import mix_updates
 from scool.contracts import Engine, Evidence, SelfMode
 from scool.data.federation import Federation
 from scool.engines.local import LocalEngine
-from scool.errors import ConfigError, DataError
-from scool.experiment.run import prepare_data
+from scool.errors import ConfigError
 from scool.graph.topology import mixing_matrix
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
@@ -494,37 +493,6 @@ def test_cross_losses_are_averaged_over_rounds_where_asked_for() -> None:
         torch.testing.assert_close(state.cross_loss, expected)
 
 
-def test_cross_losses_are_measured_before_local_training_where_asked_for() -> None:
-    """Once the graph is sparse: before that equal models could not be told apart."""
-    engine, theta0 = start(classification(SIZES))
-    options: dict[str, Any] = {"sgd": FULL, "sparsify_round": 0, "fraction": 1.0}
-    scool = SCooL(prior=SBM(num_blocks=2), cross_when="before", **options)
-    state = scool.init(engine, theta0)
-    all_pairs = torch.ones(K, K, dtype=torch.bool)
-    for t in range(3):
-        half = engine.train(state.theta, FULL, t).theta
-        tried = state.theta if t else half
-        expected = engine.cross_loss(tried, all_pairs, scool.draw, t)
-        state, _ = scool.step(engine, state, t)
-        torch.testing.assert_close(state.cross_loss, expected)
-
-
-def test_cross_losses_are_measured_on_samples_that_nobody_trains_on_where_asked_for() -> None:
-    whole = classification(SIZES)
-    scool = SCooL(prior=SBM(num_blocks=2), sgd=FULL, draw=ALL, validation=0.4)
-    engine, theta0 = start(prepare_data(whole, scool, 0))
-    assert engine.val_sizes.min() >= 1
-    assert (engine.sizes + engine.val_sizes).tolist() == list(SIZES)
-    half = engine.train(engine.replicate(theta0), FULL, 0).theta
-    state, _ = scool.step(engine, scool.init(engine, theta0), 0)
-    on_train, on_val = (engine.gradient(half, split).loss for split in ("train", "val"))
-    own = state.cross_loss.diagonal()
-    torch.testing.assert_close(own, on_val, rtol=1e-5, atol=1e-5)
-    assert not torch.allclose(own, on_train, rtol=1e-2)
-    with pytest.raises(DataError, match="client 0 has no validation samples"):
-        scool.init(start(whole)[0], theta0)
-
-
 def test_an_infinite_cross_loss_is_forgotten_when_the_next_is_finite() -> None:
     engine, theta0 = start(classification(SIZES))
     scool = SCooL(prior=SBM(num_blocks=2), sgd=FULL, cross_ema=0.9)
@@ -626,11 +594,6 @@ def test_every_term_follows_the_learning_rate_of_the_round(
         ({"model_coupling": -1.0}, "model_coupling"),
         ({"sparsify_round": -2}, "sparsify_round"),
         ({"cross_gradient": "exact"}, "--steps 1"),
-        ({"cross_when": "before", "sparsify_round": -1}, "sparsify_round = -1 .* cross_when"),
-        ({"cross_when": "before", "likelihood": "own"}, "cross_when = 'before'"),
-        ({"cross_when": "before", "peers": "drawn"}, "cross_when = 'before'"),
-        ({"validation": 1.0}, "validation = 1.0 .* give 0 to below 1"),
-        ({"validation": 0.2, "likelihood": "own"}, "validation = 0.2 .* leave it at 0"),
     ],
 )
 def test_impossible_options_are_refused(options: dict[str, Any], field: str) -> None:

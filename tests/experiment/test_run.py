@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from scool import DPSGD, SPDB, LocalOnly, LocalSGD, SCooL, Truth, fit
+from scool import DPSGD, SPDB, FedFomo, LocalOnly, LocalSGD, SCooL, Truth, fit
 from scool.data.arrays import from_arrays
 from scool.data.federation import Federation
 from scool.errors import ConfigError, ModelError, QuarantineError, RunError
@@ -181,7 +181,7 @@ def test_targets_that_are_no_numbers_put_a_client_into_quarantine(value: float) 
 
 
 def test_broken_samples_in_the_validation_share_count_too() -> None:
-    method = SCooL(prior=SBM(num_blocks=2), sgd=SGD, validation=0.4)
+    method = FedFomo(sgd=SGD, validation=0.4)
     held = prepare_data(classification(), method, 0)
     x = held.val.x.clone()
     x[held.val.index[1, 0]] = torch.nan

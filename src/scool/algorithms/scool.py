@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from scool.algorithms.aggregate import mix_updates, per_client
-from scool.algorithms.judging import require_validation
 from scool.algorithms.parts import only, split_names
 from scool.contracts import Engine, Evidence, Prior
 from scool.errors import ConfigError, check_fields, require
@@ -29,10 +28,6 @@ class SCooLState(NamedTuple):
     graph: Any  # the prior's state; graph.w is (K, K)
     neighbours: Tensor  # (K, K) bool, N_i
     cross_loss: Tensor  # (K, K) L_ij, averaged over rounds where asked for; NaN where not known
-
-
-_OF_SPARSE_GRAPHS = {"peers": "best", "cross_when": "after"}
-"""Options that do something once the graph is sparse, and their usual values."""
 
 
 @final
@@ -65,11 +60,6 @@ class SCooL:
     """local: grad L(D_j; theta_j) stands for grad L(D_j; theta_i); exact needs --steps 1."""
     cross_ema: float = 0.0
     """Memory of the cross losses over rounds, 0 (none) to below 1."""
-    cross_when: Literal["after", "before"] = "after"
-    """When L_ij is measured once the graph is sparse: after local training, or before, while a
-    model has not seen its own data again."""
-    validation: float = 0.0
-    """Share of the samples that nobody trains on and L_ij is measured on; 0: on training data."""
     weighting: Weighting = "row"
     aggregate: Literal["updates", "models"] = "updates"
     """What is averaged: updates, or the models themselves, so that peers stay close."""
@@ -100,23 +90,16 @@ class SCooL:
         )
         require(self.model_coupling >= 0, "model_coupling", self.model_coupling, "give 0 or more")
         require(self.sparsify_round >= -1, "sparsify_round", self.sparsify_round, "give -1 or more")
-        require(0 <= self.validation < 1, "validation", self.validation, "give 0 to below 1")
         remedy = "give 4 or more, 0 for all peers, or -1 to choose by the number of clients"
         is_possible = self.candidates in (-1, 0) or self.candidates >= 4
         require(is_possible, "candidates", self.candidates, remedy)
         if self.aggregate == "models":
             self._check_models()
-        for name, usual in _OF_SPARSE_GRAPHS.items():
-            if (value := getattr(self, name)) != usual:
-                remedy = f"{name} = {value!r} is for a graph that is sparse; give 0 or more"
-                require(self.sparsify_round >= 0, "sparsify_round", self.sparsify_round, remedy)
-                remedy = f"nobody learns from peers' data here; leave it at {usual!r}"
-                require(self.shares_data, name, value, remedy)
-        remedy = "nobody learns from peers' data here; leave it at 0"
-        require(self.shares_data or not self.validation, "validation", self.validation, remedy)
         if self.peers == "drawn":
-            remedy = "drawn peers count alike, and old losses stay beside new; leave it at 'after'"
-            require(self.cross_when == "after", "cross_when", self.cross_when, remedy)
+            remedy = "peers = 'drawn' is for a graph that is sparse; give 0 or more"
+            require(self.sparsify_round >= 0, "sparsify_round", self.sparsify_round, remedy)
+            remedy = "nobody learns from peers' data here; leave it at 'best'"
+            require(self.shares_data, "peers", self.peers, remedy)
         if self.cross_gradient == "exact" and not self.shares_data:
             raise ConfigError(
                 "cross_gradient = 'exact' is not possible in case 1.1: no model learns from a "
@@ -144,12 +127,11 @@ class SCooL:
         "peers = 'drawn' has no effect in 10 rounds with sparsify_round = 10: give at most 8"
         """
         last = rounds - 2  # the graph is sparse from the round after sparsify_round on
-        for name, usual in _OF_SPARSE_GRAPHS.items():
-            if (value := getattr(self, name)) != usual and last < self.sparsify_round:
-                least = f"give at most {last}" if last >= 0 else "run at least 2 rounds"
-                words = f"{name} = {value!r} has no effect in {rounds} rounds"
-                return f"{words} with sparsify_round = {self.sparsify_round}: {least}"
-        return ""
+        if self.peers == "best" or self.sparsify_round <= last:
+            return ""
+        remedy = f"give at most {last}" if last >= 0 else "run at least 2 rounds"
+        words = f"peers = {self.peers!r} has no effect in {rounds} rounds"
+        return f"{words} with sparsify_round = {self.sparsify_round}: {remedy}"
 
     @property
     def _prior(self) -> Prior[Any]:
@@ -176,8 +158,6 @@ class SCooL:
         return 0 <= self.sparsify_round < round
 
     def init(self, engine: Engine, theta0: Params) -> SCooLState:
-        if self.validation:
-            require_validation(engine)
         k = engine.num_clients
         return SCooLState(
             theta=engine.replicate(theta0),
@@ -234,9 +214,7 @@ class SCooL:
         and go: a pair that is not measured this time keeps its last loss."""
         active, count = engine.active, self._candidates(engine, round)
         pairs = self._pairs(engine, state, round)
-        is_early = self.cross_when == "before" and self._is_sparse(round)
-        tried, split = state.theta if is_early else half, "val" if self.validation else "train"
-        loss = engine.cross_loss(tried, pairs, self.draw, round, split)
+        loss = engine.cross_loss(half, pairs, self.draw, round)
         known = state.cross_loss.isfinite() & pairs
         memory = torch.where(known, self.cross_ema, 0.0)
         loss = torch.where(known, memory * state.cross_loss, 0.0) + (1 - memory) * loss

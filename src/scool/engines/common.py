@@ -42,13 +42,11 @@ class CommonVerbs(ABC):
     def fetch(self, tree: Tree, pairs: Tensor) -> None:
         count_fetch(self.ledger, tree, edges_of(pairs).among(self.active))
 
-    def cross_loss(
-        self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int, split: Split = "train"
-    ) -> Tensor:
+    def cross_loss(self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int) -> Tensor:
         check_draw(draw, self.federation.task)
         edges = edges_of(pairs).among(self.active)
         count_cross(self.ledger, theta, edges, self.num_clients)
-        return self._losses(theta, edges, draw, round, split)
+        return self._losses(theta, edges, draw, round, "train")
 
     def peer_loss(
         self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int, split: Split = "train"

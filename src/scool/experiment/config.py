@@ -88,7 +88,7 @@ RENAMED = {
     "algorithm.prior.optimizer": "algorithm.prior.prior_optimizer",
     "settings.average": "settings.model_average",
 }
-GONE = {"algorithm.anneal": 0}
+GONE = {"algorithm.anneal": 0, "algorithm.cross_when": "after", "algorithm.validation": 0}
 
 
 def modern(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -82,13 +82,6 @@ ABLATIONS: tuple[Row, ...] = (
         "50 samples, moving average 0.9",
         {"cross_samples": 50, "cross_ema": 0.9},
     ),
-    _change(
-        "cross-losses",
-        _SBM,
-        "cross-before",
-        "measured before local training",
-        {"cross_when": "before"},
-    ),
     # What explains a client's data where there is no edge, and whether B can be learned.
     _change("null-model", _SBM, "null-0", "null 0, B fixed", {"null_loglik": 0.0}),
     _change(
@@ -127,23 +120,7 @@ ABLATIONS: tuple[Row, ...] = (
         "encoder drawn to the likelihood",
         {"encoder_target": "likelihood"},
     ),
-    _change(
-        "attention",
-        _ATT,
-        "attention-before",
-        "cross losses before local training",
-        {"cross_when": "before"},
-        about="a model's own data have no advantage over its peers'",
-    ),
     _change("attention", _ATT, "attention-models", "models averaged", _MODELS),
-    _change(
-        "attention",
-        _ATT,
-        "attention-validation",
-        "cross losses on samples that nobody trains on",
-        {"validation": 0.2},
-        about="a fifth of each client's samples is kept for them",
-    ),
     _change(
         "attention",
         _ATT,
