@@ -333,7 +333,8 @@ def test_damaged_metrics_are_named_and_nothing_is_lost(
     metrics = finished / "metrics.jsonl"
     kept = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
     half = metrics.read_bytes()[: metrics.stat().st_size // 2]
-    for damaged in (half, b'{"round": 1,', b""):
+    lines = metrics.read_bytes().splitlines()
+    for damaged in (half, b'{"round": 1,', b"", b"\n".join([b"{}", *lines]), b"[7]"):
         metrics.write_bytes(damaged)
         assert code_of(monkeypatch, "resume", "r") == 2
         said = capsys.readouterr().err

@@ -16,7 +16,12 @@ from scool.experiment import tune as tune_module
 from scool.experiment.config import Settings, execute
 from scool.experiment.run import Interrupted, prepare_model
 from scool.experiment.search import Search
-from scool.experiment.tune import judged_by_validation, read_chosen, run_search
+from scool.experiment.tune import (
+    judged_by_validation,
+    read_chosen,
+    run_search,
+    searched_data,
+)
 from scool.models import ModelConfig
 from toys import classification, start
 
@@ -262,8 +267,9 @@ def test_a_finished_run_is_never_repeated(tmp_path: Path, monkeypatch: pytest.Mo
         (
             '{"method": "local", "options": {}, "seed": 0, "score": NaN, "spread": null, '
             '"problem": null}',
-            "not JSON compliant",
+            "NaN is no number of JSON",
         ),
+        ('{"method": "loc', "Unterminated string"),
     ],
 )
 def test_a_line_that_is_no_finished_run_is_named(tmp_path: Path, damaged: str, flaw: str) -> None:
@@ -275,6 +281,19 @@ def test_a_line_that_is_no_finished_run_is_named(tmp_path: Path, damaged: str, f
     with pytest.raises(RunError, match=rf"tune\.jsonl is damaged: line 2 .*{flaw}.*Delete that"):
         run_search(search(), tmp_path / "t")
     assert path.read_text() == text  # nothing is lost
+
+
+def test_a_finished_search_that_lacks_what_it_chose_is_named(tmp_path: Path) -> None:
+    run_search(search(), tmp_path)
+    path = tmp_path / "tune.json"
+    whole = json.loads(path.read_text())
+    for name, read in (("chosen", read_chosen), ("search", searched_data)):
+        path.write_text(json.dumps({key: whole[key] for key in whole if key != name}))
+        with pytest.raises(RunError, match=r"tune\.json is damaged: it does not say"):
+            read(tmp_path)
+        path.write_text(json.dumps(whole | {name: [7]}))
+        with pytest.raises(RunError, match=r"tune\.json is damaged: it does not say"):
+            read(tmp_path)
 
 
 def test_another_search_or_other_files_are_not_touched(tmp_path: Path) -> None:

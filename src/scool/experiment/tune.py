@@ -174,26 +174,35 @@ _KINDS: dict[str, tuple[type | UnionType, str]] = {
 
 
 def _finished(folder: RunFolder) -> list[dict[str, Any]]:
-    """The lines of `tune.jsonl`; one that a kill cut off is taken out of the file.
+    """The lines of `tune.jsonl`; a last one that a kill cut off is taken out of the file.
 
     Raises:
         RunError: a line is no finished run; the file stays as it is.
     """
-    path, rows, text = folder.path / "tune.jsonl", folder.rows("tune.jsonl"), ""
-    for number, row in enumerate(rows, 1):
+    path, rows = folder.path / "tune.jsonl", list[dict[str, Any]]()
+    text = path.read_text(errors="replace") if path.exists() else ""
+    lines = text.splitlines()
+    for number, line in enumerate(lines, 1):
         try:
-            _check(row)
-            text += json.dumps(row, allow_nan=False) + "\n"
+            rows.append(_row(line))
         except ValueError as error:
+            if number == len(lines) and not text.endswith("\n"):
+                break
             raise RunError(
                 f"{path} is damaged: line {number} is no finished run ({error}). Delete that "
                 "line, and its run is done again, or bring back a whole copy of the file"
             ) from error
-    write_bytes(path, text.encode())
+    write_bytes(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
     return rows
 
 
-def _check(row: Any) -> None:
+def _row(line: str) -> dict[str, Any]:
+    """A finished run.
+
+    Raises:
+        ValueError: the line is none; says why.
+    """
+    row = json.loads(line, parse_constant=_refuse)
     if not isinstance(row, dict):
         raise ValueError("it holds no JSON object")
     for name, (kind, words) in _KINDS.items():
@@ -201,6 +210,11 @@ def _check(row: Any) -> None:
             raise ValueError(f"it lacks {name!r}")
         if not isinstance(row[name], kind):
             raise ValueError(f"{name} = {row[name]!r:.100} is not {words}")
+    return row
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is no number of JSON")
 
 
 def _read(folder: Path) -> dict[str, Any]:
@@ -227,9 +241,23 @@ def read_chosen(folder: Path) -> dict[str, Options]:
             f"the search in {folder} is not finished: run its `scool tune` again, it goes on "
             "where it stopped"
         )
-    return {row["method"]: row["options"] for row in values["chosen"] if row["options"] is not None}
+    try:
+        rows = [(row["method"], row["options"]) for row in values["chosen"]]
+    except (KeyError, TypeError) as error:
+        raise _damaged(folder, "methods and the options chosen for them") from error
+    return {method: options for method, options in rows if options is not None}
 
 
 def searched_data(folder: Path) -> dict[str, Any]:
     """The data that a search was made on, as options."""
-    return dict(_read(folder)["search"]["settings"]["data"])
+    try:
+        return dict(_read(folder)["search"]["settings"]["data"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(folder, "the data that it was made on") from error
+
+
+def _damaged(folder: Path, what: str) -> RunError:
+    return RunError(
+        f"{folder / 'tune.json'} is damaged: it does not say {what}. Bring back a whole copy of "
+        "it, or search anew in another folder"
+    )

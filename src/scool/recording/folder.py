@@ -129,14 +129,18 @@ class RunFolder:
             ) from error
 
     def rows(self, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-        """The lines of a `.jsonl` file; a last line cut off by a kill is left out."""
+        """The lines of a `.jsonl` file up to one that tells of no round, as a kill may cut one
+        off."""
         path = self.path / name
         rows: list[dict[str, Any]] = []
         for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
             try:
-                rows.append(json.loads(line))
+                row = json.loads(line)
             except ValueError:
                 break
+            if not isinstance(row, dict) or not isinstance(row.get("round"), int):
+                break
+            rows.append(row)
         return rows
 
     def rewind(self, rounds: int) -> None:
