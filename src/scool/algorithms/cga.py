@@ -40,7 +40,7 @@ class CGA:
     Momentum: $v \leftarrow \beta v + \tilde g$, and in place of $\tilde g$ the step $\tilde g +
     \beta v$ (`official`) or $v$ (`paper`).
 
-    Many local steps a round diverge, as in the paper's table: a client whose loss is no number, or
+    Many local steps may diverge, as in the paper's table: a client whose loss is no number, or
     a thousand times that of the uninformed predictor, stops where it is, its neighbours go on
     without it, and `diverged` in the record counts such clients. Traffic: two models an edge and
     direction, and a byte to everyone, whether one goes on; the average costs nothing, as everyone

@@ -42,7 +42,8 @@ class SCooL:
     We depart from the printed update where it cannot be used: updates are averaged
     (`weighting="row"`), because own plus the sum of all peers, after hundreds of local steps, is a
     step many times too long. `weighting="paper"` is there for single steps. Where a client keeps
-    only some of its group, `aggregate="models"` keeps the group together.
+    only some of its group, or weighs its members unequally, `aggregate="models"` keeps the group
+    together.
 
     With many clients the rounds until the choice try a few candidates each, not all pairs (see
     `graph.candidates`), and remember what they measured. Personal tensors are not mixed: they stay

@@ -81,8 +81,8 @@ class RunConfig:
         return cls(values["method"], algorithm, settings)
 
 
-# What options were called in older records; and what is no option any more, with the value that did
-# nothing.
+# What options were called in older records; and what is no option of SCooL any more, with the value
+# that did nothing.
 RENAMED = {
     "algorithm.precision": "algorithm.model_precision",
     "algorithm.prior.optimizer": "algorithm.prior.prior_optimizer",
@@ -94,13 +94,13 @@ GONE = {"algorithm.anneal": 0, "algorithm.cross_when": "after", "algorithm.valid
 def modern(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """The options of a record under the names that they have now.
 
-    >>> modern({"method": "local", "settings": {"average": 0.9}, "algorithm": {"anneal": 0}})
-    {'method': 'local', 'settings': {'model_average': 0.9}, 'algorithm': {}}
+    >>> modern({"settings": {"average": 0.9}, "algorithm": {"prior": {}, "anneal": 0}})
+    {'settings': {'model_average': 0.9}, 'algorithm': {'prior': {}}}
     """
     found: dict[str, Any] = {}
     for name, value in values.items():
         path = f"{prefix}{name}"
-        if path in GONE and value == GONE[path]:
+        if path in GONE and value == GONE[path] and "prior" in values:
             continue
         if isinstance(value, Mapping):
             value = modern(value, f"{path}.")
