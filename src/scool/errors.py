@@ -33,6 +33,10 @@ class QuarantineError(ScoolError):
     """A client produced non-finite numbers and the run was asked to be strict."""
 
 
+MANY = 50
+"""Names that a message lists in full; of more it lists the nearest."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint for a misspelt name.
 
@@ -42,7 +46,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}Known: {', '.join(names)}"
+    if len(names) <= MANY:
+        return f"{hint}Known: {', '.join(names)}"
+    shown = difflib.get_close_matches(name, names, n=8, cutoff=0.0)
+    return f"{hint}Known: {', '.join(shown)} and {len(names) - len(shown)} more"
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> NoReturn:

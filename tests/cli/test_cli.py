@@ -334,7 +334,10 @@ def test_damaged_metrics_are_named_and_nothing_is_lost(
     kept = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
     half = metrics.read_bytes()[: metrics.stat().st_size // 2]
     lines = metrics.read_bytes().splitlines()
-    for damaged in (half, b'{"round": 1,', b"", b"\n".join([b"{}", *lines]), b"[7]"):
+    texts = [half, b'{"round": 1,', b"", b"[7]"]
+    for second in (b"{}", b'{"round": 1}', lines[0], lines[2], lines[1].replace(b"1", b"true", 1)):
+        texts.append(b"\n".join([lines[0], second, lines[2], b""]))
+    for damaged in texts:
         metrics.write_bytes(damaged)
         assert code_of(monkeypatch, "resume", "r") == 2
         said = capsys.readouterr().err
@@ -445,9 +448,18 @@ def test_compare_resumes_what_is_missing(capsys: pytest.CaptureFixture[str]) -> 
     assert dispatch(words) == 0  # the same command goes on, too
     with pytest.raises(RunError, match="another comparison"):
         dispatch([*words, "--seed", "5"])
-    Path("c/compare.json").write_text("[]")
-    with pytest.raises(RunError, match=r"compare.json cannot be read"):
-        dispatch(["resume", "c"])
+    whole = json.loads(Path("c/compare.json").read_text())
+    flaws: list[tuple[Any, str]] = [
+        ([], "it holds no JSON object"),
+        ({k: v for k, v in whole.items() if k != "methods"}, "it lacks 'methods'"),
+        (whole | {"seeds": "x"}, "seeds = 'x' is not a whole number"),
+        (whole | {"figures": "no"}, "figures = 'no' is not true or false"),
+        (whole | {"sgd": {"lrr": 1}}, "unknown option 'lrr'"),
+    ]
+    for damaged, flaw in flaws:
+        Path("c/compare.json").write_text(json.dumps(damaged))
+        with pytest.raises(RunError, match=f"compare.json is damaged, or .* version: {flaw}"):
+            dispatch(["resume", "c"])
 
 
 def test_resume_draws_a_comparison_only_where_it_was_started_with_figures() -> None:
@@ -461,7 +473,8 @@ def test_resume_draws_a_comparison_only_where_it_was_started_with_figures() -> N
     for path in drawn:
         path.unlink()
     record = json.loads(Path("c/compare.json").read_text())
-    assert record.pop("figures") is False
+    assert record.pop("figures") is True  # the last wish
+    record["settings"]["average"] = record["settings"].pop("model_average")
     Path("c/compare.json").write_text(json.dumps(record))  # as older versions wrote it
     assert dispatch(["resume", "c", "--quiet"]) == 0
     assert sorted(Path("c").glob("*.png")) == drawn

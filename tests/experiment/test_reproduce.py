@@ -187,6 +187,9 @@ def test_rows_are_chosen_by_name_method_or_family() -> None:
     assert topology[0].name == "dpsgd-5-epochs" and len(topology) == 7
     with pytest.raises(ConfigError, match="unknown row of table1 'scool-sbn': did you mean"):
         choose_rows("table1", "scool-sbn")
+    with pytest.raises(ConfigError, match=r"'attention-modes': did you .* and \d+ more$") as error:
+        choose_rows("ablations", "attention-modes")
+    assert len(str(error.value)) < 400  # the nearest of many, not all
     with pytest.raises(ConfigError, match="unknown dataset 'cifar': did you mean 'cifar10'"):
         Study("cifar")
 

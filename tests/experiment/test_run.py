@@ -273,6 +273,26 @@ def test_a_run_from_before_an_option_existed_can_go_on(tmp_path: Path) -> None:
         fit(classification(), "linear", other, **options)
 
 
+@pytest.mark.parametrize("slow_momentum", [0.0, 0.5])
+def test_a_run_goes_on_without_an_option_that_is_gone_if_it_did_nothing(
+    tmp_path: Path, slow_momentum: float
+) -> None:
+    options: dict[str, Any] = {"device": "cpu", "out": tmp_path, "slow_momentum": slow_momentum}
+    fit(classification(), "linear", SCooL(sgd=SGD), rounds=1, **options)
+    path = tmp_path / "run.json"
+    header = json.loads(path.read_text())
+    header["identity"]["algorithm"]["cross_when"] = "before"
+    path.write_text(json.dumps(header))
+    with pytest.raises(RunError, match="another algorithm"):
+        fit(classification(), "linear", SCooL(sgd=SGD), rounds=2, resume=True, **options)
+    header["identity"]["algorithm"] |= {"cross_when": "after", "validation": 0.0}
+    path.write_text(json.dumps(header))
+    assert (
+        fit(classification(), "linear", SCooL(sgd=SGD), rounds=2, resume=True, **options).rounds
+        == 2
+    )
+
+
 def test_records_are_not_overwritten_and_absent_ones_not_resumed(tmp_path: Path) -> None:
     fit(classification(), "mlp", METHOD, rounds=1, device="cpu", out=tmp_path / "run")
     before = (tmp_path / "run" / "metrics.jsonl").read_bytes()

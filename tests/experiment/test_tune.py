@@ -256,6 +256,9 @@ def test_a_finished_run_is_never_repeated(tmp_path: Path, monkeypatch: pytest.Mo
     assert run_search(both, tmp_path / "parts") == expected and len(again) == 6
 
 
+RUN = '{"method": "local", "options": {}, "seed": 0, "score": 1.0, "spread": null, "problem": null}'
+
+
 @pytest.mark.parametrize(
     ("damaged", "flaw"),
     [
@@ -265,11 +268,13 @@ def test_a_finished_run_is_never_repeated(tmp_path: Path, monkeypatch: pytest.Mo
         ('{"method": "local", "options": [1]}', r"options = \[1\] is not a JSON object"),
         ('{"method": "local", "options": {}, "seed": 0}', "it lacks 'score'"),
         (
-            '{"method": "local", "options": {}, "seed": 0, "score": NaN, "spread": null, '
-            '"problem": null}',
-            "NaN is no number of JSON",
+            RUN.replace("1.0", "NaN"),
+            "score = nan is not a finite number or null",
         ),
         ('{"method": "loc', "Unterminated string"),
+        ("[" * 100_000, "recursion"),
+        (f'{RUN[:-1]}, "score": 1e999}}', "score = inf is not"),
+        (f'{RUN[:-1]}, "seed": true}}', "seed = True is not a whole number"),
     ],
 )
 def test_a_line_that_is_no_finished_run_is_named(tmp_path: Path, damaged: str, flaw: str) -> None:
@@ -278,7 +283,7 @@ def test_a_line_that_is_no_finished_run_is_named(tmp_path: Path, damaged: str, f
     first, second = path.read_text().splitlines()
     text = f"{first}\n{damaged}\n{second}\n"
     path.write_text(text)
-    with pytest.raises(RunError, match=rf"tune\.jsonl is damaged: line 2 .*{flaw}.*Delete that"):
+    with pytest.raises(RunError, match=rf"tune\.jsonl is damaged: line 2: .*{flaw}.*Delete that"):
         run_search(search(), tmp_path / "t")
     assert path.read_text() == text  # nothing is lost
 
@@ -289,11 +294,26 @@ def test_a_finished_search_that_lacks_what_it_chose_is_named(tmp_path: Path) -> 
     whole = json.loads(path.read_text())
     for name, read in (("chosen", read_chosen), ("search", searched_data)):
         path.write_text(json.dumps({key: whole[key] for key in whole if key != name}))
-        with pytest.raises(RunError, match=r"tune\.json is damaged: it does not say"):
+        with pytest.raises(RunError, match=rf"tune\.json is damaged: it lacks '{name}'"):
             read(tmp_path)
         path.write_text(json.dumps(whole | {name: [7]}))
-        with pytest.raises(RunError, match=r"tune\.json is damaged: it does not say"):
+        with pytest.raises(RunError, match=r"tune\.json is damaged: "):
             read(tmp_path)
+    for text in ("", "{}", json.dumps(whole | {"chosen": [{"method": "local", "options": 7}]})):
+        path.write_text(text)
+        with pytest.raises(RunError, match=r"tune\.json is damaged: .* search anew"):
+            read_chosen(tmp_path)
+
+
+def test_runs_of_no_candidate_or_seed_of_the_search_do_not_count(tmp_path: Path) -> None:
+    expected = run_search(search(), tmp_path)
+    path = tmp_path / "tune.jsonl"
+    first = json.loads(path.read_text().splitlines()[0])
+    with path.open("a") as file:
+        for other in ({"seed": 5}, {"method": "fedavg"}, {}):  # the last is the same once more
+            file.write(json.dumps(first | other | {"score": first["score"]}) + "\n")
+        file.write(json.dumps(first | {"seed": 5, "score": 99.0}) + "\n")
+    assert run_search(search(), tmp_path) == expected
 
 
 def test_another_search_or_other_files_are_not_touched(tmp_path: Path) -> None:

@@ -95,10 +95,14 @@ def test_a_state_of_another_shape_is_refused(tmp_path: Path) -> None:
         unflatten(state(), flat | {"graph/w": torch.zeros(5, 5)})
 
 
+def line(round: int) -> dict[str, int]:
+    return {"round": round, "messages": 0, "bytes": 0}
+
+
 def test_the_last_two_checkpoints_stay(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", {})
     for rounds in (1, 2, 3):
-        folder.append("metrics.jsonl", {"round": rounds - 1})
+        folder.append("metrics.jsonl", line(rounds - 1))
         folder.write_checkpoint(rounds, flatten(state()))
     names = sorted(p.name for p in folder.path.glob("*.safetensors"))
     assert names == ["checkpoint-000002.safetensors", "checkpoint-000003.safetensors"]
@@ -110,7 +114,7 @@ def test_a_checkpoint_ahead_of_its_lines_is_passed_over(tmp_path: Path) -> None:
     """After a power cut the unsynced end of metrics.jsonl may be gone."""
     folder = RunFolder.create(tmp_path / "run", {})
     for rounds in (1, 2):
-        folder.append("metrics.jsonl", {"round": rounds - 1})
+        folder.append("metrics.jsonl", line(rounds - 1))
         folder.write_checkpoint(rounds, flatten(state()))
     path = folder.path / "metrics.jsonl"
     path.write_bytes(path.read_bytes()[:-3])
@@ -158,12 +162,12 @@ def test_damaged_records_are_named(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"run.json is damaged: Expecting .* Put a whole one"):
         folder.header  # noqa: B018
     (folder.path / "run.json").write_text('{"rounds": "x"}')
-    with pytest.raises(RunError, match=r"run.json is damaged: rounds = 'x' is no whole number"):
+    with pytest.raises(RunError, match=r"run.json is damaged: rounds = 'x' is not a whole number"):
         folder.header  # noqa: B018
-    folder.append("metrics.jsonl", {"round": 0})
+    folder.append("metrics.jsonl", line(0))
     with (folder.path / "metrics.jsonl").open("ab") as file:
         file.write(b"\xff\n")
-    assert folder.rows() == [{"round": 0}]
+    assert folder.rows() == [line(0)]
 
 
 def test_json_with_nan_is_never_written(tmp_path: Path) -> None:

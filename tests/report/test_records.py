@@ -96,7 +96,7 @@ def go_on(run: Path) -> None:
 
 BROKEN = [
     (break_header, "run.json is damaged"),
-    (change_header, "run.json is damaged (config = 'x' is no JSON object)"),
+    (change_header, "run.json is damaged (config = 'x' is not a JSON object or null)"),
     (drop_header, "run.json is missing"),
     (cut_metrics, "metrics.jsonl is damaged from line 3 on: 2 rounds are shown"),
     (drop_metrics, "metrics.jsonl is missing"),

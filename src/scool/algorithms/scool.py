@@ -124,15 +124,16 @@ class SCooL:
     def remark(self, rounds: int) -> str:
         """What was asked for and has no effect in so few rounds.
 
-        >>> SCooL(peers="drawn").remark(10)
-        "peers = 'drawn' has no effect in 10 rounds with sparsify_round = 10: give at most 8"
+        >>> SCooL(peers="drawn").remark(10).partition(": ")[2]
+        'run at least 12, or give at most 8'
         """
         last = rounds - 2  # the graph is sparse from the round after sparsify_round on
         if self.peers == "best" or self.sparsify_round <= last:
             return ""
-        remedy = f"give at most {last}" if last >= 0 else "run at least 2 rounds"
         words = f"peers = {self.peers!r} has no effect in {rounds} rounds"
-        return f"{words} with sparsify_round = {self.sparsify_round}: {remedy}"
+        remedy = f"run at least {self.sparsify_round + 2}"
+        less = f", or give at most {last}" if last >= 0 else ""
+        return f"{words} with sparsify_round = {self.sparsify_round}: {remedy}{less}"
 
     @property
     def _prior(self) -> Prior[Any]:

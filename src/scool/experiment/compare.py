@@ -18,6 +18,7 @@ from scool.experiment.config import (
     execute,
     with_recipe,
 )
+from scool.experiment.older import modern
 from scool.experiment.options import as_dict, with_options
 from scool.experiment.recipes import METHODS
 from scool.experiment.result import Result
@@ -25,6 +26,7 @@ from scool.experiment.run import Interrupted, prepare_data
 from scool.learning.local_sgd import LocalSGD
 from scool.recording.atomic import write_json
 from scool.recording.folder import RunFolder, is_taken, make_folder
+from scool.recording.lines import BOOL, OBJECT, TEXT, TEXTS, WHOLE, Kind, check_kinds
 
 
 def why_not(config: RunConfig, federation: Federation, seed: int) -> str | None:
@@ -135,6 +137,7 @@ class Comparison:
     def from_dict(cls, values: Mapping[str, Any]) -> "Comparison":
         if values.get("format") != "scool-compare-1":
             raise RunError(f"this comparison has format {values.get('format')!r}: another version")
+        values = modern(values)
         return cls(
             methods=tuple(values["methods"]),
             settings=with_options(Settings(), values["settings"], "settings"),
@@ -209,20 +212,37 @@ def read_comparison(folder: Path) -> Comparison:
     path = folder / "compare.json"
     try:
         values = json.loads(path.read_text())
+        check_kinds(values, _FIELDS, optional=("figures",))
         return Comparison.from_dict(values)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError, ConfigError) as error:
+        raise RunError(
+            f"{path} is damaged, or of another version: {error}. Bring back a whole copy of it, "
+            "or start the comparison anew in another folder"
+        ) from error
+
+
+_FIELDS: dict[str, Kind] = {
+    "format": TEXT,
+    "methods": TEXTS,
+    **dict.fromkeys(("settings", "sgd", "options"), OBJECT),
+    "seeds": WHOLE,
+    "figures": BOOL,
+}
 
 
 def _claim(comparison: Comparison, out: Path) -> None:
     """A folder of this comparison: a new one, or one that holds the same comparison."""
     if (out / "compare.json").exists():
-        begun = replace(read_comparison(out), figures=comparison.figures)  # no other numbers
-        if begun.to_dict() != comparison.to_dict():
+        begun = read_comparison(out)
+        if replace(begun, figures=comparison.figures).to_dict() != comparison.to_dict():
             raise RunError(
                 f"out = {str(out)!r} holds another comparison: continue that one with "
                 f"`scool resume {out}`, or choose another --out"
             )
+        if begun.figures != comparison.figures:  # the last wish counts; no number depends on it
+            write_json(out / "compare.json", comparison.to_dict())
         return
     if is_taken(out):
         raise RunError(f"out = {str(out)!r} exists already: choose another --out")

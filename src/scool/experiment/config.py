@@ -12,6 +12,7 @@ from scool.data.catalogue import DataConfig, load
 from scool.data.federation import Federation
 from scool.engines.formulation import Precision
 from scool.errors import ConfigError, RunError, require
+from scool.experiment.older import check_gone, modern
 from scool.experiment.options import as_dict, with_options
 from scool.experiment.recipes import recipe
 from scool.experiment.result import Result
@@ -75,37 +76,11 @@ class RunConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunConfig":
         values = modern(values)
+        check_gone(values)
         start = default_run(values["method"], DataConfig())
         algorithm = with_options(start.algorithm, values["algorithm"], "algorithm")
         settings = with_options(start.settings, values["settings"], "settings")
         return cls(values["method"], algorithm, settings)
-
-
-# What options were called in older records; and what is no option of SCooL any more, with the value
-# that did nothing.
-RENAMED = {
-    "algorithm.precision": "algorithm.model_precision",
-    "algorithm.prior.optimizer": "algorithm.prior.prior_optimizer",
-    "settings.average": "settings.model_average",
-}
-GONE = {"algorithm.anneal": 0, "algorithm.cross_when": "after", "algorithm.validation": 0}
-
-
-def modern(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The options of a record under the names that they have now.
-
-    >>> modern({"settings": {"average": 0.9}, "algorithm": {"prior": {}, "anneal": 0}})
-    {'settings': {'model_average': 0.9}, 'algorithm': {'prior': {}}}
-    """
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        path = f"{prefix}{name}"
-        if path in GONE and value == GONE[path] and "prior" in values:
-            continue
-        if isinstance(value, Mapping):
-            value = modern(value, f"{path}.")
-        found[RENAMED.get(path, path).rpartition(".")[2]] = value
-    return found
 
 
 def default_run(method: str, data: DataConfig) -> RunConfig:

@@ -17,6 +17,7 @@ from scool.engines.placement import better_placement
 from scool.engines.sharded import AnyEngine, ShardedEngine
 from scool.engines.sharded_ranks import Ranks
 from scool.errors import RunError
+from scool.experiment.older import modern
 from scool.experiment.options import as_dict
 from scool.recording.checkpoint import Checkpoint, flatten, unflatten
 from scool.recording.folder import RunFolder, check_free, make_folder
@@ -210,7 +211,7 @@ def _check_same(folder: RunFolder, header: Mapping[str, Any], algorithm: Any) ->
     before, now = folder.header, header["identity"]
     method = algorithm.method if isinstance(algorithm, BetweenRounds) else algorithm
     plain = {"algorithm": _defaults(method)}
-    for name, value in (before.get("identity") or {}).items():
+    for name, value in modern(before.get("identity") or {}).items():
         if not _agree(value, now[name], plain.get(name, {})):
             raise RunError(
                 f"{folder.path} was made with another {_WORDS.get(name, name)}: "
@@ -227,10 +228,11 @@ _WORDS = {"digest": "data or model", "fixed": "model (its frozen parameters or b
 
 
 def _agree(before: Any, now: Any, plain: Any) -> bool:
-    """Equal in all options: one that is newer than the run had its default then, and one that is
-    gone is forgotten."""
+    """Equal in all options: one that is newer than the run had its default then."""
     if not (isinstance(before, Mapping) and isinstance(now, Mapping)):
         return before == now
+    if not before.keys() <= now.keys():
+        return False
     then = {name: before.get(name, plain.get(name, value)) for name, value in now.items()}
     return all(_agree(then[name], value, plain.get(name, {})) for name, value in now.items())
 

@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import UnionType
 from typing import Any
 
 from scool.contracts import Recorder
@@ -19,6 +18,17 @@ from scool.experiment.run import Interrupted
 from scool.experiment.search import Options, Search
 from scool.recording.atomic import write_bytes, write_json
 from scool.recording.folder import RunFolder, is_taken, make_folder
+from scool.recording.lines import (
+    LIST,
+    NUMBER,
+    OBJECT,
+    TEXT,
+    WHOLE,
+    Kind,
+    check_kinds,
+    or_null,
+    read_lines,
+)
 
 
 def judged_by_validation(federation: Federation) -> Federation:
@@ -60,23 +70,23 @@ def run_search(
         if reason := why_not(config, federation, seed):
             raise ConfigError(f"method {method!r} is not possible here: {reason}. Leave it out")
     folder, rows = _claim(search, out)
-    known = {_key(row["method"], row["options"], row["seed"]) for row in rows}
+    known = {_key(row["method"], row["options"], row["seed"]): row for row in rows}
     for method in search.methods:
         for options, seed in itertools.product(search.candidates(method), federations):
-            if _key(method, options, seed) in known:
+            if (key := _key(method, options, seed)) in known:
                 continue
             config = search.config(method, options, seed)
             try:
                 score = _score(config, federations[seed], recorders)
             except KeyboardInterrupt:
                 raise Interrupted(
-                    f"stopped; {len(rows)} finished runs are kept in {out}: the same `scool tune` "
+                    f"stopped; {len(known)} finished runs are kept in {out}: the same `scool tune` "
                     "with that --out goes on"
                 ) from None
-            rows.append({"method": method, "options": options, "seed": seed} | score)
-            folder.append("tune.jsonl", rows[-1])
-            report(rows[-1])
-    chosen = [_choose(search, method, rows) for method in search.methods]
+            known[key] = {"method": method, "options": options, "seed": seed} | score
+            folder.append("tune.jsonl", known[key])
+            report(known[key])
+    chosen = [_choose(search, method, known, list(federations)) for method in search.methods]
     write_json(out / "tune.json", _header(search) | {"status": "finished", "chosen": chosen})
     return chosen
 
@@ -103,11 +113,13 @@ def _score(
     return {"score": finite(score.nanmean()), "spread": finite(spread(score)), "problem": problem}
 
 
-def _choose(search: Search, method: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _choose(
+    search: Search, method: str, runs: Mapping[str, Mapping[str, Any]], seeds: Sequence[int]
+) -> dict[str, Any]:
     """The candidate with the best mean over the seeds; one that diverged is never chosen."""
     tried: list[dict[str, Any]] = []
     for options in search.candidates(method):
-        mine = [row for row in rows if row["method"] == method and row["options"] == options]
+        mine = [runs[_key(method, options, seed)] for seed in seeds]
         means = {name: _mean([row[name] for row in mine]) for name in ("score", "spread")}
         problems = sorted({row["problem"] for row in mine if row["problem"]})
         tried.append({"options": options, **means, "runs": len(mine), "problems": problems})
@@ -164,12 +176,13 @@ def _claim(search: Search, out: Path) -> tuple[RunFolder, list[dict[str, Any]]]:
     return folder, _finished(folder)
 
 
-_KINDS: dict[str, tuple[type | UnionType, str]] = {
-    "method": (str, "a text"),
-    "options": (dict, "a JSON object"),
-    "seed": (int, "a whole number"),
-    **dict.fromkeys(("score", "spread"), (int | float | None, "a number or null")),
-    "problem": (str | None, "a text or null"),
+_RUN: dict[str, Kind] = {
+    "method": TEXT,
+    "options": OBJECT,
+    "seed": WHOLE,
+    "score": or_null(NUMBER),
+    "spread": or_null(NUMBER),
+    "problem": or_null(TEXT),
 }
 
 
@@ -179,52 +192,29 @@ def _finished(folder: RunFolder) -> list[dict[str, Any]]:
     Raises:
         RunError: a line is no finished run; the file stays as it is.
     """
-    path, rows = folder.path / "tune.jsonl", list[dict[str, Any]]()
-    text = path.read_text(errors="replace") if path.exists() else ""
-    lines = text.splitlines()
-    for number, line in enumerate(lines, 1):
-        try:
-            rows.append(_row(line))
-        except ValueError as error:
-            if number == len(lines) and not text.endswith("\n"):
-                break
-            raise RunError(
-                f"{path} is damaged: line {number} is no finished run ({error}). Delete that "
-                "line, and its run is done again, or bring back a whole copy of the file"
-            ) from error
-    write_bytes(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+    path = folder.path / "tune.jsonl"
+    rows, flaw, is_cut = read_lines(path, lambda row: check_kinds(row, _RUN))
+    if flaw and not is_cut:
+        raise RunError(
+            f"{path} is damaged: {flaw}, and so no finished run. Delete that line, and its run is "
+            "done again, or bring back a whole copy of the file"
+        )
+    if is_cut:
+        text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+        write_bytes(path, text.encode())
     return rows
-
-
-def _row(line: str) -> dict[str, Any]:
-    """A finished run.
-
-    Raises:
-        ValueError: the line is none; says why.
-    """
-    row = json.loads(line, parse_constant=_refuse)
-    if not isinstance(row, dict):
-        raise ValueError("it holds no JSON object")
-    for name, (kind, words) in _KINDS.items():
-        if name not in row:
-            raise ValueError(f"it lacks {name!r}")
-        if not isinstance(row[name], kind):
-            raise ValueError(f"{name} = {row[name]!r:.100} is not {words}")
-    return row
-
-
-def _refuse(word: str) -> None:
-    raise ValueError(f"{word} is no number of JSON")
 
 
 def _read(folder: Path) -> dict[str, Any]:
     path = folder / "tune.json"
     try:
         values = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+        check_kinds(values, {"format": TEXT})
+    except OSError as error:
         raise RunError(f"{path} cannot be read ({error}): give a folder of `scool tune`") from error
-    found = values.get("format") if isinstance(values, dict) else None
-    if found != "scool-tune-1":
+    except (ValueError, RecursionError) as error:
+        raise _damaged(folder, error) from error
+    if (found := values["format"]) != "scool-tune-1":
         raise RunError(f"{path} has format {found!r}: another version of scool wrote it")
     return values
 
@@ -242,22 +232,28 @@ def read_chosen(folder: Path) -> dict[str, Options]:
             "where it stopped"
         )
     try:
-        rows = [(row["method"], row["options"]) for row in values["chosen"]]
-    except (KeyError, TypeError) as error:
-        raise _damaged(folder, "methods and the options chosen for them") from error
-    return {method: options for method, options in rows if options is not None}
+        check_kinds(values, {"chosen": LIST})
+        for row in values["chosen"]:
+            check_kinds(row, {"method": TEXT, "options": or_null(OBJECT)})
+    except ValueError as error:
+        raise _damaged(folder, error) from error
+    return {row["method"]: row["options"] for row in values["chosen"] if row["options"] is not None}
 
 
 def searched_data(folder: Path) -> dict[str, Any]:
     """The data that a search was made on, as options."""
+    values = _read(folder)
     try:
-        return dict(_read(folder)["search"]["settings"]["data"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(folder, "the data that it was made on") from error
+        for name in ("search", "settings", "data"):
+            check_kinds(values, {name: OBJECT})
+            values = values[name]
+    except ValueError as error:
+        raise _damaged(folder, error) from error
+    return values
 
 
-def _damaged(folder: Path, what: str) -> RunError:
+def _damaged(folder: Path, why: object) -> RunError:
     return RunError(
-        f"{folder / 'tune.json'} is damaged: it does not say {what}. Bring back a whole copy of "
-        "it, or search anew in another folder"
+        f"{folder / 'tune.json'} is damaged: {why}. Bring back a whole copy of it, or search anew "
+        "in another folder"
     )

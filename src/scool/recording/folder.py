@@ -17,6 +17,16 @@ from torch import Tensor
 from scool.errors import RunError
 from scool.recording.atomic import write_bytes, write_json
 from scool.recording.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from scool.recording.lines import (
+    NUMBER,
+    OBJECT,
+    TEXT,
+    WHOLE,
+    Kind,
+    check_kinds,
+    or_null,
+    read_rounds,
+)
 from scool.recording.lock import LOCK
 from scool.recording.shards import forget_parts, take_rows
 
@@ -50,10 +60,15 @@ def make_folder(path: Path) -> None:
         raise RunError(f"cannot make {path}: {error.strerror}; choose another --out") from error
 
 
-_KINDS: dict[str, type] = {
-    **dict.fromkeys(("rounds", "rounds_done", "seed"), int),
-    **dict.fromkeys(("config", "identity", "result"), dict),
+_HEADER: dict[str, Kind] = {
+    **dict.fromkeys(("rounds", "rounds_done", "seed"), or_null(WHOLE)),
+    **dict.fromkeys(("config", "identity", "result"), or_null(OBJECT)),
 }
+_RESULT: dict[str, Kind] = {
+    "method": TEXT,
+    **dict.fromkeys(("rounds", "seconds", "bytes_sent", "messages"), or_null(NUMBER)),
+}
+_NEEDS = {"metrics.jsonl": ("messages", "bytes"), "timing.jsonl": ("seconds",)}
 
 
 def parse_header(text: str) -> dict[str, Any]:
@@ -63,12 +78,10 @@ def parse_header(text: str) -> dict[str, Any]:
         ValueError: it is damaged; says how.
     """
     header = json.loads(text)
-    if not isinstance(header, dict):
-        raise ValueError("it holds no JSON object")
-    for name, kind in _KINDS.items():
-        if header.get(name) is not None and not isinstance(header[name], kind):
-            words = "no whole number" if kind is int else "no JSON object"
-            raise ValueError(f"{name} = {header[name]!r} is {words}")
+    check_kinds(header, _HEADER, optional=_HEADER)
+    check_kinds(header.get("identity") or {}, {"algorithm": OBJECT}, optional=["algorithm"])
+    if header.get("result"):
+        check_kinds(header["result"], _RESULT)
     return header
 
 
@@ -129,19 +142,8 @@ class RunFolder:
             ) from error
 
     def rows(self, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-        """The lines of a `.jsonl` file up to one that tells of no round, as a kill may cut one
-        off."""
-        path = self.path / name
-        rows: list[dict[str, Any]] = []
-        for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                break
-            if not isinstance(row, dict) or not isinstance(row.get("round"), int):
-                break
-            rows.append(row)
-        return rows
+        """The lines of a `.jsonl` file up to one that a kill cut off, or that is damaged."""
+        return read_rounds(self.path / name, _NEEDS.get(name, ())).rows
 
     def rewind(self, rounds: int) -> None:
         """Forget lines and graphs of rounds that the checkpoint does not cover."""
@@ -194,7 +196,8 @@ class RunFolder:
         Raises:
             RunError: the lines of all of them are lost.
         """
-        recorded = len(self.rows())
+        rows = self.rows()
+        recorded = next((n for n, row in enumerate(rows) if row["round"] != n), len(rows))
         files = [f for f in self._checkpoints() if int(f.stem.split("-")[1]) <= recorded]
         if self._checkpoints() and not files:
             raise RunError(

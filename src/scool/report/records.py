@@ -14,6 +14,7 @@ from torch import Tensor
 from scool.errors import RunError
 from scool.recording.clients import Clients, read_clients
 from scool.recording.folder import parse_header
+from scool.recording.lines import read_rounds
 from scool.recording.lock import is_written
 
 
@@ -147,13 +148,13 @@ def read_run(path: Path) -> RunRecord:
         header = _read_header(path, [])  # it may have ended a moment ago
         if header.get("status") == "running":
             header = {**header, "status": "killed"}
-    rows = _read_rows(path / "metrics.jsonl", problems, needs=("round",))
+    rows = _read_rows(path / "metrics.jsonl", problems)
     if not header and not rows:
         if (path / "run.json").is_file():
             why = problems[0] if problems else "run.json says nothing and metrics.jsonl is empty"
             raise RunError(f"{path} cannot be shown: {why}")
         raise RunError(f"{path} is not a run folder: neither run.json nor metrics.jsonl is there")
-    seconds = _read_rows(path / "timing.jsonl", problems, needs=("round", "seconds"))
+    seconds = _read_rows(path / "timing.jsonl", problems, needs=("seconds",))
     graphs = {
         int(file.stem): file
         for file in sorted((path / "graphs").glob("*.safetensors"))
@@ -217,25 +218,17 @@ def _read_header(path: Path, problems: list[str]) -> Mapping[str, Any]:
     return {}
 
 
-def _read_rows(path: Path, problems: list[str], needs: Sequence[str]) -> list[dict[str, Any]]:
+def _read_rows(path: Path, problems: list[str], needs: Sequence[str] = ()) -> list[dict[str, Any]]:
     """The lines of a file that can be read; the first bad line ends it."""
-    rows: list[dict[str, Any]] = []
-    try:
-        lines = path.read_text(errors="replace").splitlines()
-    except OSError:
+    if not path.is_file():
         problems.append(f"{path.name} is missing")
-        return rows
-    for number, line in enumerate(lines):
-        try:
-            row = json.loads(line)
-            if not all(isinstance(row[name], int | float) for name in needs):
-                raise ValueError
-        except (ValueError, KeyError, TypeError):
-            problems.append(
-                f"{path.name} is damaged from line {number + 1} on: {len(rows)} rounds are shown"
-            )
-            break
-        rows.append(row)
+        return []
+    rows, flaw, _ = read_rounds(path, needs)
+    if flaw:
+        number = len(rows) + 1
+        problems.append(
+            f"{path.name} is damaged from line {number} on: {len(rows)} rounds are shown"
+        )
     return rows
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from scool.experiment.config import Settings, modern
+from scool.experiment.config import Settings
+from scool.experiment.older import modern
 from scool.experiment.options import as_dict
 from scool.experiment.recipes import METHODS
 

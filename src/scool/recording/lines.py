@@ -1,0 +1,109 @@
+"""What a JSON record must hold, and the lines of a `.jsonl` file up to one that does not."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scool.errors import RunError
+
+Kind = tuple[Callable[[Any], bool], str]
+"""Whether a value is of a kind, and what the kind is called."""
+
+
+def _is_number(value: Any) -> bool:
+    is_real = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_real and abs(value) <= sys.float_info.max
+
+
+WHOLE: Kind = (lambda v: isinstance(v, int) and not isinstance(v, bool), "a whole number")
+COUNT: Kind = (lambda v: WHOLE[0](v) and v >= 0, "a whole number from 0 on")
+NUMBER: Kind = (_is_number, "a finite number")
+TEXT: Kind = (lambda v: isinstance(v, str), "a text")
+BOOL: Kind = (lambda v: isinstance(v, bool), "true or false")
+OBJECT: Kind = (lambda v: isinstance(v, dict), "a JSON object")
+LIST: Kind = (lambda v: isinstance(v, list), "a list")
+TEXTS: Kind = (lambda v: LIST[0](v) and all(map(TEXT[0], v)), "a list of texts")
+
+
+def or_null(kind: Kind) -> Kind:
+    return (lambda v: v is None or kind[0](v)), f"{kind[1]} or null"
+
+
+def check_kinds(values: Any, kinds: Mapping[str, Kind], optional: Iterable[str] = ()) -> None:
+    """Look whether a record has its fields, and whether they are what they should be.
+
+    Raises:
+        ValueError: it does not; says what is wrong.
+
+    >>> check_kinds({"seed": "0"}, {"seed": WHOLE})
+    Traceback (most recent call last):
+    ValueError: seed = '0' is not a whole number
+    """
+    if not isinstance(values, dict):
+        raise ValueError("it holds no JSON object")
+    for name, (is_of_kind, words) in kinds.items():
+        if name not in values:
+            if name in optional:
+                continue
+            raise ValueError(f"it lacks {name!r}")
+        if not is_of_kind(values[name]):
+            raise ValueError(f"{name} = {values[name]!r:.100} is not {words}")
+
+
+class Lines(NamedTuple):
+    """The lines of a file up to the first that is not what it should be."""
+
+    rows: list[dict[str, Any]]
+    flaw: str | None
+    """What is wrong with the line after these; None where they are all."""
+    is_cut: bool
+    """That line is the last and has no end: a kill cut it off."""
+
+
+def read_lines(path: Path, check: Callable[[Any], None]) -> Lines:
+    """Parse a `.jsonl` file; one that is not there has no lines.
+
+    Args:
+        check: raises ValueError for a value that should not be there.
+    """
+    try:
+        text = path.read_text(errors="replace") if path.exists() else ""
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from error
+    rows: list[dict[str, Any]] = []
+    lines = text.splitlines()
+    for number, line in enumerate(lines, 1):
+        try:
+            value = json.loads(line)
+            check(value)
+        except (ValueError, RecursionError) as error:
+            is_cut = number == len(lines) and not text.endswith("\n")
+            return Lines(rows, f"line {number}: {error}", is_cut)
+        rows.append(value)
+    return Lines(rows, None, False)
+
+
+_ROUND: dict[str, Kind] = {
+    **dict.fromkeys(("round", "messages", "bytes"), COUNT),
+    **dict.fromkeys(("epochs", "seconds"), NUMBER),
+    "scores": or_null(LIST),
+    "quarantined": OBJECT,
+}
+
+
+def read_rounds(path: Path, needs: Iterable[str]) -> Lines:
+    """The lines of a file that has one a round, or one for some rounds, in their order."""
+    last, optional = -1, set(_ROUND) - {"round", *needs}
+
+    def check(row: Any) -> None:
+        nonlocal last
+        check_kinds(row, _ROUND, optional)
+        means = {name: or_null(NUMBER) for name in row if name.endswith(("_mean", "_std"))}
+        check_kinds(row, means)
+        if row["round"] <= last:
+            raise ValueError(f"round = {row['round']} comes after round {last}")
+        last = row["round"]
+
+    return read_lines(path, check)
