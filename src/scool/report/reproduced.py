@@ -12,7 +12,7 @@ from scool.experiment.options import as_dict
 from scool.experiment.recipes import METHODS
 from scool.experiment.reproduction import paper
 from scool.experiment.reproduction.keeping import GRAPH_ERROR
-from scool.experiment.reproduction.matching import conflicts, flat_options
+from scool.experiment.reproduction.matching import differing, flat_options, row_options
 from scool.experiment.reproduction.plan import Study
 from scool.experiment.reproduction.rows import Row
 from scool.recording.folder import RunFolder
@@ -128,10 +128,12 @@ def collect(
     that are recorded count.
     """
     records, notes = find_records(folders)
+    options = [row_options(record.header["config"]) for record in records]
     found: list[Measured] = []
     for row in rows:
         config = study.config(row, study.seed)
-        mine = [r for r in records if not conflicts(r.header["config"], config.to_dict())]
+        wanted = row_options(config.to_dict())
+        mine = [r for r, o in zip(records, options, strict=True) if not differing(o, wanted)]
         lengths: dict[int, dict[int, RunRecord]] = {}
         for record in sorted(mine, key=lambda r: (str(r.header.get("started")), str(r.path))):
             if seeds is not None and record.seed not in seeds:

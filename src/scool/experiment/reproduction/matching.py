@@ -1,6 +1,7 @@
 """Whether a record is a run of some configuration, also where another version wrote it."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from scool.experiment.config import Settings
@@ -52,10 +53,19 @@ def conflicts(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[st
     One that the record lacks is newer: it was added with a default that changes nothing, and a run
     that sets it is another. One that only the record has is gone; who knows what it did.
     """
-    mine, theirs = row_options(recorded), row_options(wanted)
+    return differing(row_options(recorded), row_options(wanted))
+
+
+def differing(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """`conflicts` of the `row_options` of both."""
     if mine.get("method") != theirs["method"]:
         return {"method": (mine.get("method"), theirs["method"])}
-    plain = {"algorithm": METHODS[theirs["method"]][1], "settings": Settings()}
-    start = row_options({name: as_dict(value) for name, value in plain.items()})
+    start = _defaults(theirs["method"])
     both = {n: (mine.get(n, start.get(n)), theirs.get(n)) for n in {**theirs, **mine}}
     return {name: pair for name, pair in both.items() if pair[0] != pair[1]}
+
+
+@cache
+def _defaults(method: str) -> dict[str, Any]:
+    plain = {"algorithm": METHODS[method][1], "settings": Settings()}
+    return row_options({name: as_dict(value) for name, value in plain.items()})
