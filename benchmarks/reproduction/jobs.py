@@ -1,0 +1,82 @@
+"""Single runs of `scool reproduce` from a list, for a machine that is lent for a while.
+
+    python benchmarks/reproduction/jobs.py LIST OUT --seconds 1500 --data-dir data
+
+A line of LIST is `dataset setting row seed seconds`, the last a guess how long the run takes. The
+next run is taken that nobody is at and that fits into what is left; start the command several times
+(on one GPU under the multi-process service) and they share the list. It may be changed meanwhile.
+"""
+
+import argparse
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from scool.experiment.reproduction.paper import Setting
+from scool.experiment.reproduction.plan import TARGETS, Job, Study, jobs_of
+from scool.experiment.reproduction.running import run_jobs, state_of
+
+
+class Line(NamedTuple):
+    dataset: str
+    setting: Setting
+    row: str
+    seed: int
+    seconds: float
+
+
+def read(path: Path) -> list[Line]:
+    words = [line.split() for line in path.read_text().splitlines()]
+    found = [w for w in words if w and not w[0].startswith("#")]
+    return [Line(d, cast("Setting", kind), row, int(n), float(s)) for d, kind, row, n, s in found]
+
+
+def job_of(line: Line, out: Path, data_dir: str | None, rounds: int) -> Job:
+    study = Study(line.dataset, line.setting, seed=line.seed, data_dir=data_dir, rounds=rounds)
+    rows = {row.name: row for target in TARGETS.values() for row in target}
+    return jobs_of(study, [rows[line.row]], out)[0]
+
+
+class Silent:
+    """A recorder that says nothing; the records are on disk."""
+
+    def start(self, header: Any, first_round: int) -> None: ...
+    def round(self, row: Any, info: Any) -> None: ...
+    def end(self, result: Any) -> None: ...
+
+
+@contextmanager
+def watch(job: Job) -> Iterator[Silent]:
+    began = time.monotonic()
+    print(f"starts {job.folder}", flush=True)
+    yield Silent()
+    print(f"{time.monotonic() - began:5.0f} s  {job.folder}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Single runs of `scool reproduce` from a list.")
+    parser.add_argument("list", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--data-dir")
+    parser.add_argument("--rounds", type=int, default=0, help="most rounds of a run, to shorten")
+    options = parser.parse_args()
+    end, passed = time.monotonic() + options.seconds, set[Path]()
+    while True:
+        left = end - time.monotonic()
+        jobs = [
+            job_of(line, options.out, options.data_dir, options.rounds)
+            for line in read(options.list)
+            if line.seconds <= left
+        ]
+        todo = [job for job in jobs if job.folder not in passed and state_of(job) != "over"]
+        if not todo:
+            return
+        passed.add(todo[0].folder)
+        run_jobs(todo[:1], watch)  # passes over what another process is at
+
+
+if __name__ == "__main__":
+    main()
