@@ -12,8 +12,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
+from scool.cli.console import Console
+from scool.contracts import Recorder
+from scool.errors import unknown
 from scool.experiment.reproduction.paper import Setting
 from scool.experiment.reproduction.plan import TARGETS, Job, Study, jobs_of
 from scool.experiment.reproduction.running import run_jobs, state_of
@@ -36,22 +39,17 @@ def read(path: Path) -> list[Line]:
 def job_of(line: Line, out: Path, data_dir: str | None, rounds: int) -> Job:
     study = Study(line.dataset, line.setting, seed=line.seed, data_dir=data_dir, rounds=rounds)
     rows = {row.name: row for target in TARGETS.values() for row in target}
+    if line.row not in rows:
+        unknown("row", line.row, rows)
     return jobs_of(study, [rows[line.row]], out)[0]
 
 
-class Silent:
-    """A recorder that says nothing; the records are on disk."""
-
-    def start(self, header: Any, first_round: int) -> None: ...
-    def round(self, row: Any, info: Any) -> None: ...
-    def end(self, result: Any) -> None: ...
-
-
 @contextmanager
-def watch(job: Job) -> Iterator[Silent]:
+def watch(job: Job) -> Iterator[Recorder]:
     began = time.monotonic()
     print(f"starts {job.folder}", flush=True)
-    yield Silent()
+    with Console(job.config.settings.rounds, quiet=True) as console:
+        yield console
     print(f"{time.monotonic() - began:5.0f} s  {job.folder}", flush=True)
 
 

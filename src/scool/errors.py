@@ -73,12 +73,13 @@ def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-_KINDS: dict[Any, tuple[Callable[[object], bool], str]] = {
+KINDS: dict[Any, tuple[Callable[[object], bool], str]] = {
     int: (lambda value: _is_number(value) and isinstance(value, Integral), "a whole number"),
     float: (_is_number, "a number"),
     str: (lambda value: isinstance(value, str), "a text"),
     bool: (lambda value: isinstance(value, bool), "True or False"),
 }
+"""Whether a value is of a kind, and what the kind is called."""
 
 
 def check_kind(field: str, value: object, kind: type) -> None:
@@ -88,7 +89,7 @@ def check_kind(field: str, value: object, kind: type) -> None:
     Traceback (most recent call last):
     scool.errors.ConfigError: seed = '1' is not possible: give a whole number
     """
-    is_right, words = _KINDS[kind]
+    is_right, words = KINDS[kind]
     require(is_right(value), field, value, f"give {words}")
     _check_finite(field, value)
 
@@ -113,7 +114,7 @@ def check_fields(options: Any) -> None:
             unknown(field.name, str(value), map(str, get_args(hint)))
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             require(isinstance(value, hint), field.name, value, f"give {hint.__name__}(...)")
-        elif hint in _KINDS:
+        elif hint in KINDS:
             check_kind(field.name, value, hint)
         else:
             _check_finite(field.name, value)

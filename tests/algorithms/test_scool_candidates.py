@@ -36,9 +36,9 @@ def watched(scool: SCooL, rounds: int, **options: Any) -> list[dict[str, Any]]:
     asked: list[torch.Tensor] = []
     plain = engine.cross_loss
 
-    def cross_loss(theta: Any, pairs: torch.Tensor, *rest: Any) -> torch.Tensor:
+    def cross_loss(theta: Any, pairs: torch.Tensor, draw: Any, round: int) -> torch.Tensor:
         asked.append(pairs)
-        return plain(theta, pairs, *rest)
+        return plain(theta, pairs, draw, round)
 
     engine.cross_loss = cross_loss  # type: ignore[method-assign]
     state, log = scool.init(engine, theta0), []

@@ -453,7 +453,7 @@ def test_compare_resumes_what_is_missing(capsys: pytest.CaptureFixture[str]) -> 
         ([], "it holds no JSON object"),
         ({k: v for k, v in whole.items() if k != "methods"}, "it lacks 'methods'"),
         (whole | {"seeds": "x"}, "seeds = 'x' is not a whole number"),
-        (whole | {"figures": "no"}, "figures = 'no' is not true or false"),
+        (whole | {"figures": "no"}, "figures = 'no' is not True or False"),
         (whole | {"sgd": {"lrr": 1}}, "unknown option 'lrr'"),
     ]
     for damaged, flaw in flaws:

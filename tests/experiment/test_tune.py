@@ -316,6 +316,15 @@ def test_runs_of_no_candidate_or_seed_of_the_search_do_not_count(tmp_path: Path)
     assert run_search(search(), tmp_path) == expected
 
 
+def test_a_last_line_without_its_end_is_not_written_on(tmp_path: Path) -> None:
+    expected = run_search(search(), tmp_path)
+    path = tmp_path / "tune.jsonl"
+    whole = path.read_text()
+    path.write_text(whole.splitlines()[0])  # one of two runs, and no end of line
+    assert run_search(search(), tmp_path) == expected
+    assert path.read_text() == whole
+
+
 def test_another_search_or_other_files_are_not_touched(tmp_path: Path) -> None:
     run_search(search(), tmp_path / "t")
     with pytest.raises(RunError, match="another search"):

@@ -199,9 +199,8 @@ def _finished(folder: RunFolder) -> list[dict[str, Any]]:
             f"{path} is damaged: {flaw}, and so no finished run. Delete that line, and its run is "
             "done again, or bring back a whole copy of the file"
         )
-    if is_cut:
-        text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
-        write_bytes(path, text.encode())
+    text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+    write_bytes(path, text.encode())  # the next line begins on a line of its own
     return rows
 
 

@@ -6,22 +6,16 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scool.errors import RunError
+from scool.errors import KINDS, RunError
 
 Kind = tuple[Callable[[Any], bool], str]
 """Whether a value is of a kind, and what the kind is called."""
 
-
-def _is_number(value: Any) -> bool:
-    is_real = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_real and abs(value) <= sys.float_info.max
-
-
-WHOLE: Kind = (lambda v: isinstance(v, int) and not isinstance(v, bool), "a whole number")
+WHOLE: Kind = KINDS[int]
 COUNT: Kind = (lambda v: WHOLE[0](v) and v >= 0, "a whole number from 0 on")
-NUMBER: Kind = (_is_number, "a finite number")
-TEXT: Kind = (lambda v: isinstance(v, str), "a text")
-BOOL: Kind = (lambda v: isinstance(v, bool), "true or false")
+NUMBER: Kind = (lambda v: KINDS[float][0](v) and abs(v) <= sys.float_info.max, "a finite number")
+TEXT: Kind = KINDS[str]
+BOOL: Kind = KINDS[bool]
 OBJECT: Kind = (lambda v: isinstance(v, dict), "a JSON object")
 LIST: Kind = (lambda v: isinstance(v, list), "a list")
 TEXTS: Kind = (lambda v: LIST[0](v) and all(map(TEXT[0], v)), "a list of texts")
