@@ -149,10 +149,12 @@ class Engine(Protocol):
         whose numbers stop being finite keeps the model it came with and goes into quarantine."""
         ...
 
-    def train_at(self, theta: Tree, hosts: Tensor, sgd: LocalSGD, round: int) -> Trained:
-        """theta_i after the local steps of client hosts[i] (K,), on that client's data and with
-        its batches of the round. A negative host: theta_i as it is. The model travels there and
-        back; what is not finite stays so, and the loss (K,) says where."""
+    def train_at(self, theta: Tree, pairs: Tensor, sgd: LocalSGD, round: int) -> Trained:
+        """theta_i after the local steps of client j, on that client's data and with its batches of
+        the round, for the pairs (i, j) (K, K) bool: one row a pair of the clients held here, row
+        after row. The models travel there and back. What is not finite stays so, and the losses
+        (K, K), NaN too for pairs not asked for, say where; with a client in quarantine theta_i
+        stays as it is."""
         ...
 
     def mix(self, w: Tensor, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:

@@ -278,7 +278,8 @@ def test_the_verbs_count_the_samples_of_those_who_take_part() -> None:
     count()
     engine.train(theta, sgd, 0, among=torch.tensor([True, False, True, True]))
     count()
-    engine.train_at(theta, torch.tensor([2, -1, 3, 0]), sgd, 0)  # only model 0 finds a host
+    pairs = torch.tensor([[0, 0, 1, 0], [0, 0, 0, 0], [0, 0, 0, 1], [0, 0, 0, 0]]).bool()
+    engine.train_at(theta, pairs, sgd, 0)  # only model 0 finds a host
     count()
     engine.gradient(theta, "train")
     count()

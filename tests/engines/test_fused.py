@@ -352,3 +352,19 @@ def test_tensors_of_the_batches_are_padded() -> None:
     """The comparisons include padding, for every client in turn."""
     weights: list[Tensor] = [batch.weight for batch in batches((4,), torch.float64)]
     assert bool((torch.stack(weights).sum(dim=(0, 2)) < STEPS * BATCH).all())
+
+
+def test_buffers_are_filled_with_chosen_rows() -> None:
+    module, theta = stacked_models(lambda: mlp((4,), 3, (5,)), torch.float64)
+    stack = FusedStack.of(module)
+    assert stack is not None
+    rule = Rule(LocalSGD(momentum=0.5))
+    rows = torch.arange(CLIENTS).roll(1)
+    rows[0] = rows[1]
+    for stepper in (
+        FusedStepper(stack, cross_entropy, rule),
+        GradientStepper(vmap_gradient(Functional(module), cross_entropy), rule),
+    ):
+        buffers = stepper.begin(theta, None)
+        stepper.load(buffers, theta, None, rows)
+        assert_trees_equal(stepper.end(buffers), {name: t[rows] for name, t in theta.items()})

@@ -153,35 +153,41 @@ def test_the_step_that_breaks_a_model_is_named(net: str) -> None:
         assert engine.quarantined == dict.fromkeys(range(K), reason)
 
 
-def test_training_at_a_host_is_the_hosts_own_training() -> None:
-    engine, theta0 = start(classification())
+@pytest.mark.parametrize("chunk", [0, 1, 2])
+def test_training_at_a_host_is_the_hosts_own_training(chunk: int) -> None:
+    engine, theta0 = start(classification(), client_chunk=chunk)
     theta = scattered(engine, theta0)
-    assert_trees_equal(
-        engine.train_at(theta, torch.arange(K), PLAIN, 1).theta, engine.train(theta, PLAIN, 1).theta
-    )
+    alone = engine.train_at(theta, torch.eye(K, dtype=torch.bool), PLAIN, 1)
+    own = engine.train(theta, PLAIN, 1)
+    assert_trees_close(alone.theta, own.theta, 1e-12)
+    torch.testing.assert_close(alone.loss.diagonal(), own.loss)
     assert engine.ledger.total_messages == 0
-    hosts = torch.tensor([2, 2, -1, 0])
-    found = engine.train_at(theta, hosts, PLAIN, 1)
-    for i, j in enumerate(hosts.tolist()):
-        if j < 0:
-            assert all(torch.equal(found.theta[n][i], theta[n][i]) for n in theta)
-            assert bool(found.loss[i].isnan())
-            continue
+    pairs = torch.tensor([[1, 0, 1, 0], [0, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]]).bool()
+    found = engine.train_at(theta, pairs, PLAIN, 1)
+    assert torch.equal(found.loss.isfinite(), pairs)
+    for row, (i, j) in enumerate(pairs.nonzero().tolist()):
         moved = {n: t[i].expand(K, *t[i].shape).clone() for n, t in theta.items()}
         expected = engine.train(moved, PLAIN, 1)
         for n in theta:
-            torch.testing.assert_close(found.theta[n][i], expected.theta[n][j], rtol=0, atol=1e-12)
-        torch.testing.assert_close(found.loss[i], expected.loss[j])
+            torch.testing.assert_close(
+                found.theta[n][row], expected.theta[n][j], rtol=0, atol=1e-12
+            )
+        torch.testing.assert_close(found.loss[i, j], expected.loss[j])
     size = sum(t[0].numel() * 8 for t in theta.values())
-    assert engine.ledger.messages == {"train_at": 6} and engine.ledger.total_bytes == 6 * size
+    assert engine.ledger.messages == {"train_at": 10} and engine.ledger.total_bytes == 10 * size
 
 
 def test_nobody_trains_at_a_client_in_quarantine() -> None:
     engine, theta0 = start(poisoned(classification(), 2))
     theta = scattered(engine, theta0)
-    found = engine.train_at(theta, torch.tensor([2, 1, 0, 3]), PLAIN, 0)
-    assert found.loss.isfinite().tolist() == [False, True, False, True]
-    assert all(torch.equal(found.theta[n][0], theta[n][0]) for n in theta)
+    pairs = torch.tensor([[0, 0, 1, 0], [0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1]]).bool()
+    found = engine.train_at(theta, pairs, PLAIN, 0)
+    assert found.loss.isfinite().nonzero().tolist() == [[1, 1], [3, 3]]
+    for n in theta:
+        same = [torch.equal(found.theta[n][i], theta[n][i]) for i in range(K)]
+        assert same == [True, False, True, False]
+    nobody = engine.train_at(theta, torch.zeros(K, K, dtype=torch.bool), PLAIN, 0)
+    assert {len(t) for t in nobody.theta.values()} == {0} and bool(nobody.loss.isnan().all())
 
 
 def test_peer_losses_are_the_receivers_view() -> None:

@@ -77,18 +77,15 @@ class CGA:
         return CGAState(theta, w, velocity, torch.zeros(k, dtype=torch.bool))
 
     def step(self, engine: Engine, state: CGAState, round: int) -> tuple[CGAState, Info]:
-        theta, everyone = state.theta, torch.arange(engine.num_clients)
-        goes = engine.active & ~state.diverged
-        mine, loss = engine.train_at(theta, torch.where(goes, everyone, -1), self.sgd, round)
+        theta, goes = state.theta, engine.active & ~state.diverged
+        joined = (state.w != 0) | torch.eye(engine.num_clients, dtype=torch.bool)
+        pairs = joined & goes[:, None] & goes
+        found = engine.train_at(theta, pairs, self.sgd, round)
+        loss = found.loss.diagonal()
         worst = EXPLODED * max(1.0, -engine.uniform_log_lik)
         goes = goes & (loss < worst)  # NaN is not
         w = without(state.w, goes)
-        crosses = CrossUpdates(engine, w, theta)
-        crosses.put(0, everyone, mine, loss)
-        for slot, hosts in enumerate(crosses.hosts.T[1:], start=1):
-            theirs = engine.train_at(theta, torch.where(goes, hosts, -1), self.sgd, round)
-            crosses.put(slot, hosts, *theirs)
-        g = crosses.combine(self.variant, self.margin)
+        g = CrossUpdates(engine, w, pairs, theta, found).combine(self.variant, self.margin)
         mixed = engine.mix(w, theta, via="held")
         velocity, move = self._momentum(state.velocity, g)
         stepped = {n: mixed[n] - move[n] for n in mixed}

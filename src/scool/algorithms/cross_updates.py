@@ -1,87 +1,110 @@
 """What the data of its neighbours would do to a client's model, and the step that suits all."""
 
 from collections.abc import Iterator
-from typing import Literal, final
+from importlib.util import find_spec
+from typing import Literal, NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from scool.algorithms.quadratic import bounded_minimum
-from scool.contracts import Engine
+from scool.contracts import Engine, Trained
 from scool.types import Tree
 
-COLUMNS = 1 << 24  # numbers that the Gram matrices look at in one go, in float64
+COLUMNS = 1 << 24  # numbers that are looked at in one go
+MOST_ROWS = 128  # updates of a client that a program of a GPU holds
+HAS_TRITON = find_spec("triton") is not None
+
+
+class _Group(NamedTuple):
+    """c clients that have m updates each."""
+
+    clients: Tensor  # (c,) positions among those held here
+    rows: Tensor  # (c, m) rows of what `train_at` gave back; -1: nothing that could be used
 
 
 @final
 class CrossUpdates:
-    """What each neighbour would take off a client's model: one row an edge, oneself first."""
+    r"""$g_{ij} = \theta_i - \theta_{ij}$: what the steps of client j take off the model of i, one
+    row a pair, row after row as `Engine.train_at` gives them; oneself is among them."""
 
-    def __init__(self, engine: Engine, w: Tensor, theta: Tree) -> None:
-        self.engine, self.theta = engine, theta
-        joined = w.clone().fill_diagonal_(0) != 0
-        degree = joined.sum(dim=1)
-        order = joined.int().argsort(dim=1, descending=True, stable=True)
-        listed = order[:, : int(degree.max())]
-        listed = listed.where(torch.arange(listed.shape[1]) < degree[:, None], -1)
-        oneself = torch.arange(len(w))[:, None]
-        self.hosts = torch.cat([oneself, listed], dim=1)  # (K, 1 + most neighbours), -1: none
-        owned = engine.owned.cpu()
-        self.count = 1 + degree[owned]  # (n,) rows of each client held here
+    def __init__(
+        self, engine: Engine, w: Tensor, pairs: Tensor, theta: Tree, found: Trained
+    ) -> None:
+        self.theta, self.trained = theta, found.theta
+        self.device, owned = engine.owned.device, engine.owned.cpu()
+        i, j = pairs[owned].nonzero(as_tuple=True)
+        self.is_own = owned[i] == j  # (E,)
+        self.is_good = found.loss[owned][i, j].isfinite()
+        self.pi = w[owned][i, j] * self.is_good
+        self.count = pairs[owned].sum(dim=1)  # (n,) rows of each client held here
         self.first = self.count.cumsum(0) - self.count
-        self.pi = w[owned].gather(1, self.hosts[owned].clamp(min=0))
-        rows = int(self.count.sum())
-        self.moved = {n: t.new_zeros(rows, *t.shape[1:]) for n, t in theta.items()}
-
-    def put(self, slot: int, hosts: Tensor, trained: Tree, loss: Tensor) -> None:
-        """The updates of the clients that have a neighbour in this slot; what is not finite, or
-        comes from nobody, stays 0 and constrains nothing."""
-        good = ((hosts >= 0) & loss.isfinite())[self.engine.owned.cpu()].nonzero()[:, 0]
-        rows = (self.first + slot)[good]
-        for n, moved in self.moved.items():
-            mine = (self.theta[n] - trained[n])[good.to(moved.device)]
-            moved[rows.to(moved.device)] = mine
 
     def combine(self, variant: Literal["vector", "tensor"], margin: float) -> Tree:
-        """The step of every client held here, one number of neighbours after the other."""
+        """The step of every client held here, one number of neighbours after the other. An update
+        that is not finite, or of weight 0, constrains nothing."""
         out = {n: t.new_zeros(t.shape) for n, t in self.theta.items()}  # contiguous, to be cut
-        for count in sorted(set(map(int, self.count))):
+        for count in sorted(set(map(int, self.count)) - {0}):
             clients = (self.count == count).nonzero()[:, 0]
-            rows = self.first[clients][:, None] + torch.arange(count)  # (c, 1 + neighbours)
-            pi = self.pi[clients, :count]
-            grams = {n: pi[:, :, None] * self._gram(n, rows) * pi[:, None, :] for n in out}
+            rows = self.first[clients][:, None] + torch.arange(count)  # (c, m)
+            pi, own = self.pi[rows], self.is_own[rows]
+            usable = rows.where(self.is_good[rows], -1)
+            group = _Group(clients.to(self.device), usable.to(self.device))
+            grams = torch.stack([self._products(n, group) for n in out]).cpu()  # (T, c, m, m)
+            grams = pi[:, :, None] * grams * pi[:, None, :]
             if variant == "vector":
-                shares = dict.fromkeys(out, _shares(sum(grams.values(), torch.zeros(())), margin))
+                shares = _shares(grams.sum(dim=0), own, margin).expand(len(out), *pi.shape)
             else:
-                shares = {n: _shares(gram, margin) for n, gram in grams.items()}
-            for n, share in shares.items():
-                target = out[n].flatten(1)  # a view
-                weight, places = (pi * share)[:, None, :].to(target), clients.to(target.device)
-                for part, block in self._blocks(n, rows):
-                    target[places, part] = (weight @ block)[:, 0]
+                shares = torch.stack([_shares(gram, own, margin) for gram in grams])
+            for n, weight in zip(out, (pi * shares).to(self.device), strict=True):
+                self._add_up(n, group, weight.to(out[n].dtype), out[n].flatten(1))
         return out
 
-    def _gram(self, name: str, rows: Tensor) -> Tensor:
-        """(c, m, m) inner products of the rows of each client, in float64."""
-        device = self.moved[name].device
-        gram = torch.zeros(*rows.shape, rows.shape[1], dtype=torch.float64, device=device)
-        for _, block in self._blocks(name, rows):
+    def _products(self, name: str, group: _Group) -> Tensor:
+        """(c, m, m) float64 inner products of the updates of each client."""
+        if self._has_kernel(name, group):
+            from scool.algorithms.triton_updates import products
+
+            return products(*self._flat(name), *group)
+        total = torch.zeros(*group.rows.shape, group.rows.shape[1], device=self.device).double()
+        for _, block in self._blocks(name, group):
             block = block.double()
-            gram += block @ block.mT
-        return gram.cpu()
+            total += block @ block.mT
+        return total
 
-    def _blocks(self, name: str, rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    def _add_up(self, name: str, group: _Group, weight: Tensor, out: Tensor) -> None:
+        """Sums of the updates by weights (c, m), into the clients' rows of out (n, D)."""
+        if self._has_kernel(name, group):
+            from scool.algorithms.triton_updates import weighted_sum
+
+            return weighted_sum(*self._flat(name), *group, weight, out)
+        for part, block in self._blocks(name, group):
+            out[group.clients, part] = (weight[:, None, :] @ block)[:, 0]
+
+    def _flat(self, name: str) -> tuple[Tensor, Tensor]:
+        """The clients' own models (n, D), and what came of them (E, D)."""
+        return self.theta[name].flatten(1), self.trained[name].flatten(1)
+
+    def _has_kernel(self, name: str, group: _Group) -> bool:
+        t = self.theta[name]
+        is_float32 = t.is_cuda and t.dtype == torch.float32
+        return HAS_TRITON and is_float32 and group.rows.shape[1] <= MOST_ROWS
+
+    def _blocks(self, name: str, group: _Group) -> Iterator[tuple[slice, Tensor]]:
         """The updates of one tensor by clients (c, m, columns), some columns at a time, so that
-        the copy stays small beside the updates themselves."""
-        flat = self.moved[name].flatten(1)
-        rows = rows.to(flat.device)
-        width = max(1, COLUMNS // rows.numel())
-        for begin in range(0, flat.shape[1], width):
+        they take little memory beside the models."""
+        mine, theirs = self._flat(name)
+        missing = (group.rows < 0)[:, :, None]
+        width = max(1, COLUMNS // group.rows.numel())
+        for begin in range(0, mine.shape[1], width):
             part = slice(begin, begin + width)
-            yield part, flat[:, part][rows]
+            block = mine[group.clients, part][:, None] - theirs[:, part][group.rows]
+            yield part, block.masked_fill_(missing, 0.0)
 
 
-def _shares(gram: Tensor, margin: float) -> Tensor:
-    """(c, m) how much of each row enters the step: all of one's own, u of the neighbours'."""
-    u = bounded_minimum(gram[:, 1:, 1:], gram[:, 1:, 0], margin)
-    return torch.cat([torch.ones(len(u), 1, dtype=u.dtype), u], dim=1)
+def _shares(gram: Tensor, own: Tensor, margin: float) -> Tensor:
+    """(c, m) how much of each row enters the step: all of one's `own` (c, m), u of the others."""
+    others = ~own
+    Q = gram * others[:, :, None] * others[:, None, :]  # a variable without size is left out
+    u = bounded_minimum(Q, (gram * own[:, None, :]).sum(dim=2), margin)
+    return torch.where(own, 1.0, u)

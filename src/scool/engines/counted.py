@@ -1,7 +1,6 @@
 """What each meeting of clients costs, as if each were a machine of its own: one place, so that all
 engines count alike."""
 
-import torch
 from torch import Tensor
 
 from scool.contracts import Route
@@ -20,10 +19,9 @@ def _between(edges: Edges) -> int:
     return int((edges.i != edges.j).sum())
 
 
-def count_train_at(ledger: Ledger, theta: Tree, hosts: Tensor, works: Tensor) -> None:
+def count_train_at(ledger: Ledger, theta: Tree, edges: Edges) -> None:
     """A model goes there and back, unless it trains at home."""
-    travels = works & (hosts != torch.arange(len(hosts)))
-    ledger.add("train_at", 2 * int(travels.sum()), model_bytes(theta))
+    ledger.add("train_at", 2 * _between(edges), model_bytes(theta))
 
 
 def count_mix(ledger: Ledger, tree: Tree, edges: Edges, active: Tensor, via: Route) -> None:

@@ -26,7 +26,7 @@ class CapturedSteps:
         self, stepper: Stepper, samples: Samples, theta: Tree, phase: Phase, anchor: Tree | None
     ) -> None:
         self.stepper, self.samples = stepper, samples
-        self.buffers = stepper.begin(theta, anchor)
+        self.buffers = stepper.begin(phase.begin(theta), anchor)
         self.phase = Phase(*(None if part is None else part.clone() for part in phase))  # type: ignore
         self.number = torch.zeros(1, dtype=torch.int64, device=phase.ids.device)
         self.losses = torch.zeros(phase.active.shape, dtype=torch.float64, device=phase.ids.device)
@@ -37,7 +37,7 @@ class CapturedSteps:
         for mine, given in zip(self.phase, phase, strict=True):
             if mine is not None and given is not None:
                 mine.copy_(given)
-        self.stepper.load(self.buffers, theta, anchor)
+        self.stepper.load(self.buffers, theta, anchor, phase.start)
         self.number.zero_()
         for _ in range(phase.active.shape[1]):
             self.graph.replay()

@@ -187,7 +187,8 @@ class Formulation:
         anchor: Tree | None,
     ) -> tuple[Tree, Tensor]:
         """The local phase of c clients: their models after it and the losses of their steps (c, S).
-        `anchor` belongs to the rule's pull."""
+        `anchor` belongs to the rule's pull. `theta` has c rows, or those that `phase.start` names.
+        """
         stepper = self._stepper(rule, phase, anchor, theta)
         rounds = self.is_bf16 and not isinstance(stepper, FusedStepper)  # which does it by itself
         with (
@@ -195,18 +196,20 @@ class Formulation:
             torch.autocast(self.device.type, torch.bfloat16, rounds, cache_enabled=False),
         ):
             self._try_training(samples, theta, phase)
-            if self.model.draws_by_itself or self.model.loops:
+            loops = self.model.draws_by_itself or self.model.loops
+            if self.is_cuda and not loops:
+                with tensor_cores():
+                    steps = self._capture(stepper, samples, theta, phase, rule, anchor)
+                    return steps.run(theta, phase, anchor)
+            theta = phase.begin(theta)
+            if loops:
                 return one_by_one(self.model, self.loss, samples, theta, phase, rule, anchor)
             if self._has_workers:
                 module = self.model.module
                 return by_workers(module, self.loss, samples, theta, phase, rule, anchor)
             if self._is_chunked:
                 return by_chunks(stepper, samples, theta, phase, anchor)
-            if not self.is_cuda:
-                return stepwise(stepper, samples, theta, phase, anchor)
-            with tensor_cores():
-                steps = self._capture(stepper, samples, theta, phase, rule, anchor)
-                return steps.run(theta, phase, anchor)
+            return stepwise(stepper, samples, theta, phase, anchor)
 
     def _capture(
         self,

@@ -22,7 +22,7 @@ from scool.engines.fused_layers import (
     linear,
     relu,
 )
-from scool.engines.steps import Batch
+from scool.engines.steps import Batch, fill
 from scool.learning.local_sgd import Rule
 from scool.learning.losses import Loss, cross_entropy
 from scool.types import Tree
@@ -81,10 +81,10 @@ class FusedStack:
                 return None
         return cls(layers, convolutions, is_image, is_pooled)
 
-    def load(self, buffers: Tree, theta: Tree) -> None:
-        """Copy models into the buffers, in their layout."""
+    def load(self, buffers: Tree, theta: Tree, start: Tensor | None = None) -> None:
+        """Copy models, or rows `start` of them, into the buffers, in their layout."""
         for name, stacked in theta.items():
-            buffers[name].copy_(self._packed(name, stacked))
+            fill(buffers[name], self._packed(name, stacked), start)
 
     def begin(self, theta: Tree) -> Tree:
         """Fresh buffers that hold the models."""
@@ -180,8 +180,10 @@ class FusedStepper:
     def begin(self, theta: Tree, anchor: Tree | None) -> Tree:
         return self.stack.begin(theta) | self._named(self.stack.begin(anchor or {}))
 
-    def load(self, buffers: Tree, theta: Tree, anchor: Tree | None) -> None:
-        self.stack.load(buffers, theta)
+    def load(
+        self, buffers: Tree, theta: Tree, anchor: Tree | None, start: Tensor | None = None
+    ) -> None:
+        self.stack.load(buffers, theta, start)
         self.stack.load({name: buffers[f"anchor/{name}"] for name in anchor or {}}, anchor or {})
 
     def end(self, buffers: Tree) -> Tree:

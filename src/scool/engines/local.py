@@ -159,46 +159,56 @@ class LocalEngine(CommonVerbs):
         self._room.each(chosen.nonzero()[:, 0].to(self.device), work)
         return Trained(out or dict(theta), loss)
 
-    def train_at(self, theta: Tree, hosts: Tensor, sgd: LocalSGD, round: int) -> Trained:
-        hosts, active = hosts.cpu(), self.active
-        works = (hosts >= 0) & active & active[hosts.clamp(min=0)]
-        count_train_at(self.ledger, theta, hosts, works)
-        self.ledger.add_samples(int(sgd.samples_per_round(self.sizes, round)[hosts[works]].sum()))
-        rows = works.nonzero()[:, 0]
-        ids = rows.to(self.device)
-        trained, means = self.steps_at(self._some(theta, ids), hosts[rows], sgd, round)
-        loss = torch.full((self.num_clients,), torch.nan, dtype=torch.float64)
-        loss[rows] = means
-        if len(ids) == self.num_clients:
+    def train_at(self, theta: Tree, pairs: Tensor, sgd: LocalSGD, round: int) -> Trained:
+        asked, active = edges_of(pairs), self.active
+        edges = asked.among(active)
+        count_train_at(self.ledger, theta, edges)
+        self.ledger.add_samples(int(sgd.samples_per_round(self.sizes, round)[edges.j].sum()))
+        trained, means = self.steps_at(theta, edges, sgd, round)
+        loss = to_matrix(edges, means, self.num_clients)
+        if len(edges.i) == len(asked.i):
             return Trained(trained, loss)
-        out = {name: stacked.clone() for name, stacked in theta.items()}
+        works = (active[asked.i] & active[asked.j]).to(self.device)
+        out = _rows(theta, asked.i.to(self.device))
         for name, stacked in trained.items():
-            out[name][ids] = stacked
+            out[name][works] = stacked
         return Trained(out, loss)
 
     def steps_at(
-        self, models: Tree, hosts: Tensor, sgd: LocalSGD, round: int
+        self, models: Tree, edges: Edges, sgd: LocalSGD, round: int
     ) -> tuple[Tree, Tensor]:
-        """m models after the steps of the clients in rows `hosts` (m,), and the losses (m,), NaN
-        where a number is not finite."""
+        """Model i after the steps of the client in row j, for each edge: (E, ...), and the losses
+        (E,), NaN where a number is not finite."""
         rule = Rule(sgd.at_round(round))
-        out = {name: torch.empty_like(stacked) for name, stacked in models.items()}
+        visitors, hosts = edges.i.to(self.device), edges.j.to(self.device)
         loss = torch.full((len(hosts),), torch.nan, dtype=torch.float64)
+        out: Tree = {}
 
-        def work(rows: Tensor) -> None:
-            where = hosts.to(self.device)[rows]
-            trained, mean, stops = self._local_steps(_rows(models, rows), where, rule, None, round)
-            loss[rows.cpu()] = mean.where(stops < 0, torch.nan)
+        def work(some: Tensor) -> None:
+            nonlocal out
+            found = self._local_steps(models, hosts[some], rule, None, round, visitors[some])
+            trained, mean, stops = found
+            loss[some.cpu()] = mean.where(stops < 0, torch.nan)
+            if len(some) == len(hosts):
+                out = trained
+                return
+            out = out or {n: t.new_empty(len(hosts), *t.shape[1:]) for n, t in trained.items()}
             for name, stacked in trained.items():
-                out[name][rows] = stacked
+                out[name][some] = stacked
 
         self._room.each(torch.arange(len(hosts), device=self.device), work)
-        return out, loss
+        return out or _rows(models, visitors), loss
 
     def _local_steps(
-        self, theta: Tree, hosts: Tensor, rule: Rule, anchor: Tree | None, round: int
+        self,
+        theta: Tree,
+        hosts: Tensor,
+        rule: Rule,
+        anchor: Tree | None,
+        round: int,
+        start: Tensor | None = None,
     ) -> tuple[Tree, Tensor, Tensor]:
-        """The steps of c models, each on the data of its host (c,).
+        """The steps of c models, or of rows `start` (c,) of some, each on the data of its host.
 
         Returns:
             the models, their mean losses (c,), and the step (c,) at which a number was found not
@@ -208,7 +218,8 @@ class LocalEngine(CommonVerbs):
         plan = plan_batches(rule.sgd, self._train.split.mask[hosts], names, round, self.seed)
         shape = plan.position.shape[1:]
         draws = self._train.augmentation(derive(self.seed, "augment", round), names, shape)
-        phase = Phase(hosts, plan.position, plan.weight.to(self.dtype), plan.active, draws)
+        weight = plan.weight.to(self.dtype)
+        phase = Phase(hosts, plan.position, weight, plan.active, draws, start=start)
         if self._formulation.may_draw:
             streams = [derive(self.seed, "dropout", round, host) for host in names.tolist()]
             phase = phase._replace(stream=torch.tensor(streams, device=self.device))

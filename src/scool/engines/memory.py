@@ -15,6 +15,7 @@ from scool.errors import ModelError
 
 _CPU_BUDGET = 2 << 30  # bytes of temporaries we allow ourselves without asking
 _EVALUATION_BUDGET = 1 << 30  # larger calls are no faster
+_MOST_MODELS = 65_535  # programs of a kernel in its second direction
 _LEAST_SAMPLES = 8  # of every client: with fewer the call costs more than the work
 
 T = TypeVar("T")
@@ -32,14 +33,14 @@ def _budget(device: torch.device) -> int:
 
 
 def clients_at_once(module: nn.Module, federation: Federation, device: torch.device) -> int:
-    """How many clients to train side by side.
+    """How many models to train side by side; a method may train several of a client.
 
-    A client in training takes about four copies of its parameters (model, gradient, update,
+    A model in training takes about four copies of its parameters (model, gradient, update,
     result) and its activations, guessed as 1,000 times a sample's inputs for a small batch.
     """
     parameters = sum(p.numel() * p.element_size() for p in module.parameters())
     activations = 1000 * 4 * prod(federation.input_shape)
-    return max(1, min(federation.num_clients, _budget(device) // (4 * parameters + activations)))
+    return max(1, min(_MOST_MODELS, _budget(device) // (4 * parameters + activations)))
 
 
 def samples_at_once(
@@ -105,7 +106,7 @@ class Room:
         done = 0
         while done < len(ids):
             part = ids[done : done + self.clients]
-            done += len(part) if self.attempt(partial(work, part)) else 0
+            done += len(part) if self.attempt(partial(work, part), len(part)) else 0
 
     def fit(self, work: Callable[[], T]) -> T:
         """The result of `work`, repeated with less at once where memory runs out."""
@@ -114,31 +115,32 @@ class Room:
             pass
         return result[0]
 
-    def attempt(self, work: Callable[[], object]) -> bool:
-        """Whether `work` got through; if not, there is half the room for the next time."""
+    def attempt(self, work: Callable[[], object], clients: int = 0) -> bool:
+        """Whether `work`, on so many clients, got through; if not, there is half the room for the
+        next time."""
         try:
             work()
             return True
         except torch.OutOfMemoryError as error:
             reason = str(error).split(". ")[0]
-        self._halve(reason)  # here the failed call's tensors are gone
+        self._halve(reason, clients or self.clients)  # here the failed call's tensors are gone
         return False
 
-    def _halve(self, reason: str) -> None:
-        if self.clients == 1 and self.rows == 1:
+    def _halve(self, reason: str, clients: int) -> None:
+        if clients == 1 and self.rows == 1:
             raise ModelError(
                 f"the model does not fit into memory even for one client at a time ({reason}). Use "
                 "a smaller model or batch, a larger GPU, or --device cpu"
             )
-        self.clients, self.rows = max(1, self.clients // 2), max(1, self.rows // 2)
+        self.clients, self.rows = max(1, clients // 2), max(1, self.rows // 2)
         self._free()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         if not self._is_told:
             self._is_told = True
             warnings.warn(
-                f"out of memory ({reason}): from now on at most {self.clients} clients are trained "
-                "at once, fewer if need be. Results stay the same; --client-chunk sets it",
+                f"out of memory ({reason}): from now on fewer clients and samples are taken at "
+                "once. Results stay the same; --client-chunk sets how many clients train at once",
                 MemoryWarning,
                 stacklevel=2,
             )

@@ -5,7 +5,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from scool.engines.steps import Batch, Gradient
+from scool.engines.steps import Batch, Gradient, fill
 from scool.learning.local_sgd import Rule
 from scool.types import Tree
 
@@ -32,11 +32,13 @@ class GradientStepper:
         buffers["/steps"] = torch.zeros(len(first), dtype=torch.float64, device=first.device)
         return buffers
 
-    def load(self, buffers: Tree, theta: Tree, anchor: Tree | None) -> None:
+    def load(
+        self, buffers: Tree, theta: Tree, anchor: Tree | None, start: Tensor | None = None
+    ) -> None:
         given = theta | {f"anchor/{name}": stacked for name, stacked in (anchor or {}).items()}
         for name, buffer in buffers.items():
             if name in given:
-                buffer.copy_(given[name])
+                fill(buffer, given[name], start if name in theta else None)
             else:
                 buffer.zero_()
 

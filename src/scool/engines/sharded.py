@@ -4,7 +4,7 @@ The K x K matrices are whole and equal on all ranks, so both ends of every trans
 and nothing is negotiated. Models travel from rank to rank, data never do.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias, final
 
 import torch
@@ -22,7 +22,7 @@ from scool.engines.counted import (
     count_train_at,
 )
 from scool.engines.cross import Drawn, suits_dense
-from scool.engines.edges import Edges, edges_of
+from scool.engines.edges import Edges, edges_of, to_matrix
 from scool.engines.formulation import Precision
 from scool.engines.ledger import Ledger
 from scool.engines.local import LocalEngine
@@ -125,27 +125,31 @@ class ShardedEngine(CommonVerbs):
         self._share_quarantine()
         return Trained(found.theta, self._exchange.rows(found.loss))
 
-    def train_at(self, theta: Tree, hosts: Tensor, sgd: LocalSGD, round: int) -> Trained:
-        hosts, active = hosts.cpu(), self.active
-        works = (hosts >= 0) & active & active[hosts.clamp(min=0)]
-        count_train_at(self.ledger, theta, hosts, works)
-        self.ledger.add_samples(int(sgd.samples_per_round(self.sizes, round)[hosts[works]].sum()))
-        holder = self.placement.holder[hosts.clamp(min=0)]
-        wanted = (holder == torch.arange(self.ranks.size)[:, None]) & works  # (ranks, K)
-        out = {name: stacked.clone() for name, stacked in theta.items()}
-        loss = torch.full((self.num_clients,), torch.nan, dtype=torch.float64)
+    def train_at(self, theta: Tree, pairs: Tensor, sgd: LocalSGD, round: int) -> Trained:
+        asked = edges_of(pairs)
+        edges = asked.among(self.active)
+        count_train_at(self.ledger, theta, edges)
+        self.ledger.add_samples(int(sgd.samples_per_round(self.sizes, round)[edges.j].sum()))
+        mine = asked.take(self._is_here(asked.i))
+        out = {n: t[self.placement.position[mine.i].to(t.device)] for n, t in theta.items()}
+        place = to_matrix(mine, torch.arange(len(mine.i)).double(), self.num_clients)
+        loss = torch.full_like(place, torch.nan)
 
         def work(ids: Tensor, models: Tree) -> Tree:
-            positions = self.placement.position[hosts[ids]]
-            trained, loss[ids] = self._stack.steps_at(models, positions, sgd, round)
+            visits = Edges(torch.arange(len(ids)), self.placement.position[hosts[ids]])
+            trained, loss[ids, hosts[ids]] = self._stack.steps_at(models, visits, sgd, round)
             return trained
 
-        for rows, trained in self._exchange.errands("train_at", theta, wanted, work):
-            for name, stacked in trained.items():
-                out[name][rows] = stacked
-        values = self.ranks.gather(loss[wanted[self.ranks.rank]], wanted.sum(dim=1).tolist())
-        loss[wanted.nonzero()[:, 1]] = values  # rank after rank
-        return Trained(out, loss)
+        for hosts in _in_turn(edges, self.num_clients):  # few guests at a time
+            holder = self.placement.holder[hosts.clamp(min=0)]
+            wanted = (holder == torch.arange(self.ranks.size)[:, None]) & (hosts >= 0)
+            for rows, trained in self._exchange.errands("train_at", theta, wanted, work):
+                ids = self._mine[rows.cpu()]
+                to = place[ids, hosts[ids]].long().to(self.device)
+                for name, stacked in trained.items():
+                    out[name][to] = stacked
+        here = edges.take(self._is_here(edges.j))
+        return Trained(out, self._exchange.matrix(loss[here.i, here.j], edges))
 
     def gradient(self, theta: Tree, split: SplitName) -> Trained:
         self.ledger.add_samples(int(self.sizes[self.active].sum()) if split == "train" else 0)
@@ -304,6 +308,17 @@ class ShardedEngine(CommonVerbs):
         if self.strict:
             client = min(self.quarantined)
             raise not_finite(client, self.quarantined[client])
+
+
+def _in_turn(edges: Edges, num_clients: int) -> Iterator[Tensor]:
+    """The j of every i (K,), one after the other; -1 where there are no more."""
+    count = edges.i.bincount(minlength=num_clients)
+    turn = torch.arange(len(edges.i)) - (count.cumsum(0) - count)[edges.i]
+    for number in range(int(count.max())):
+        some = edges.take(turn == number)
+        hosts = torch.full((num_clients,), -1)
+        hosts[some.i] = some.j
+        yield hosts
 
 
 AnyEngine: TypeAlias = LocalEngine | ShardedEngine

@@ -34,6 +34,11 @@ class Phase(NamedTuple):
     active: Tensor  # (c, S): 1 where a client takes the step
     draws: Tensor | None  # (c, S, b, d) random numbers of the augmentation
     stream: Tensor | None = None  # (c,) of what the models draw in this round
+    start: Tensor | None = None  # (c,) whose model each begins with; None: one row each
+
+    def begin(self, theta: Tree) -> Tree:
+        """The models (c, ...) to begin with."""
+        return theta if self.start is None else {n: t[self.start] for n, t in theta.items()}
 
     def of(self, client: int) -> "Phase":
         """The phase of one client alone."""
@@ -94,8 +99,10 @@ class Stepper(Protocol):
         """Fresh buffers; the caller's tensors are not changed. The anchor of a pull, if any."""
         ...
 
-    def load(self, buffers: Tree, theta: Tree, anchor: Tree | None) -> None:
-        """Start anew from other models, in the same buffers."""
+    def load(
+        self, buffers: Tree, theta: Tree, anchor: Tree | None, start: Tensor | None = None
+    ) -> None:
+        """Start anew from other models, or from rows `start` of them, in the same buffers."""
         ...
 
     def step(self, buffers: Tree, batch: Batch, active: Tensor) -> Tensor:
@@ -106,6 +113,14 @@ class Stepper(Protocol):
     def end(self, buffers: Tree) -> Tree:
         """The models, in tensors that the buffers do not share."""
         ...
+
+
+def fill(buffer: Tensor, stacked: Tensor, rows: Tensor | None) -> None:
+    """Some rows, or all, into a buffer: a gather and a copy would write large models twice."""
+    if rows is None:
+        buffer.copy_(stacked)
+    else:
+        torch.index_select(stacked, 0, rows, out=buffer)
 
 
 def stepwise(

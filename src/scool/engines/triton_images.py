@@ -20,8 +20,8 @@ def _images(
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out[n, y, x, c] = scale[c] * jitter(pool[row[n], c, source(y, x)]) + shift[c]."""
-    n = tl.program_id(1).to(tl.int64)
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    n = tl.program_id(0).to(tl.int64)  # there may be more than the 65,535 of another axis
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     exists = at < H * W
     y, x = at // W, at % W
     image = tl.load(row_ptr + n)
@@ -66,7 +66,7 @@ def fetch_images(
     low = max(0.0, 1 - transform.saturation)
     block = min(1024, triton.next_power_of_2(height * width))
     launch(
-        _images, (triton.cdiv(height * width, block), rows.numel()),
+        _images, (rows.numel(), triton.cdiv(height * width, block)),
         pool, rows.contiguous(), pool if draws is None else draws.contiguous(), scale, shift, out,
         height, width, transform.padding, transform.fill, low, 1 + transform.saturation - low,
         CH=channels, AUGMENT=draws is not None, FLIP=transform.flip,
