@@ -89,7 +89,8 @@ def scattered(engine: LocalEngine, theta0: Params, scale: float = 0.3, seed: int
     """Different models for different clients, around theta0."""
     rng = torch.Generator().manual_seed(seed)
     return {
-        name: stacked + scale * torch.randn(stacked.shape, generator=rng, dtype=stacked.dtype)
+        name: stacked
+        + scale * torch.randn(stacked.shape, generator=rng, dtype=stacked.dtype).to(stacked.device)
         for name, stacked in engine.replicate(theta0).items()
     }
 

@@ -82,8 +82,8 @@ class Prior(Protocol[S]):
 class Trained(NamedTuple):
     """What local learning gives back."""
 
-    theta: Tree  # theta^(t+1/2) of the clients held here
-    loss: Tensor  # (K,) mean loss over the local steps; NaN for a client in quarantine
+    theta: Tree  # theta^(t+1/2), a row a client held here, or a pair
+    loss: Tensor  # (K,), or (K, K): mean loss over the local steps; NaN for a client in quarantine
 
 
 Metric = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from reference.judged import minus, weighted
 from reference.local_steps import local_steps, size_of, stacked
-from scool.algorithms import CGA, DPSGD
+from scool.algorithms import CGA, DPSGD, cross_updates
 from scool.algorithms.cross_updates import CrossUpdates
 from scool.cli.main import dispatch
 from scool.data.arrays import from_arrays
@@ -167,6 +167,37 @@ def test_an_update_that_is_not_finite_constrains_nothing() -> None:
     step = CrossUpdates(engine, w, pairs, theta, found).combine("vector", 0.5)
     assert_trees_close(step, expected, 1e-12)
     assert not torch.allclose(plain["0.weight"][1], step["0.weight"][1])
+
+
+@pytest.mark.parametrize("broken", [1, 2])
+def test_products_that_overflow_leave_the_others_alone(broken: int) -> None:
+    """One's own is row 0; the products of row `broken` are beyond float32."""
+    gram = torch.tensor([[1.0, -1.0, 0.5], [-1.0, 1.5, 0.2], [0.5, 0.2, 2.0]]).double()[None]
+    own = torch.tensor([[True, False, False]])
+    expected = cross_updates._shares(gram, own, 0.0, 1e-10)
+    torch.testing.assert_close(expected[0], torch.tensor([1.0, 2 / 3, 0.0]).double())
+    gram[:, broken] = gram[:, :, broken] = torch.inf
+    found = cross_updates._shares(gram, own, 0.0, 1e-10)
+    left_out = expected.clone()
+    left_out[:, broken] = 0
+    torch.testing.assert_close(found, left_out)
+    gram[:, 0] = gram[:, :, 0] = torch.nan
+    assert cross_updates._shares(gram, own, 0.5, 1e-10).tolist() == [[1.0, 0.0, 0.0]]
+
+
+def test_a_ridge_holds_programs_whose_products_are_rough() -> None:
+    """Neighbours that agree exactly, up to the errors of float32, and contradict the client."""
+    rng = torch.Generator().manual_seed(0)
+    base = torch.randn(20, 1, 500, generator=rng).double()
+    rows = torch.cat([-base, base.expand(20, 10, 500)], dim=1)
+    gram = rows @ rows.mT
+    size = gram.diagonal(dim1=1, dim2=2).sqrt()
+    noise = torch.randn(gram.shape, generator=rng).double() * 3e-7
+    rough = gram + (noise + noise.mT) / 2 * size[:, :, None] * size[:, None, :]
+    own = (torch.arange(11) == 0).expand(20, 11)
+    share = cross_updates._shares(rough, own, 0.0, cross_updates.ROUGH)
+    step = (share[:, None] @ rows)[:, 0]
+    assert float((step.norm(dim=1) / base.norm(dim=2)[:, 0]).max()) < 1e-4  # they cancel it
 
 
 def test_the_columns_are_cut_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,20 +1,25 @@
 """The kernels of CGA against the formulas; where there is a GPU."""
 
 from importlib.util import find_spec
+from typing import Literal
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from scool.algorithms import CGA, cross_updates
 from scool.learning.local_sgd import LocalSGD
-from toys import assert_trees_close, classification, scattered, start, tanh_net
+from toys import assert_trees_close, classification, scattered, start
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or find_spec("triton") is None, reason="needs a GPU and Triton"
 )
 
 
-@pytest.mark.parametrize(("clients", "width", "count"), [(5, 700, 3), (3, 20_000, 11), (2, 9, 40)])
+@pytest.mark.parametrize(
+    ("clients", "width", "count"),
+    [(5, 700, 3), (3, 20_000, 11), (2, 9, 20), (2, 500, 40), (2, 9, 128)],
+)
 def test_products_and_sums(clients: int, width: int, count: int) -> None:
     from scool.algorithms.triton_updates import products, weighted_sum
 
@@ -39,16 +44,37 @@ def test_products_and_sums(clients: int, width: int, count: int) -> None:
     assert bool((out[0] == 7).all())
 
 
-@pytest.mark.parametrize("topology", ["ring", "bipartite"])
+@pytest.mark.parametrize("variant", ["vector", "tensor"])
+@pytest.mark.parametrize("topology", ["ring", "bipartite", "complete"])
 def test_a_round_with_kernels_is_one_without(
-    topology: str, monkeypatch: pytest.MonkeyPatch
+    topology: str, variant: Literal["vector", "tensor"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    method = CGA(sgd=LocalSGD(lr=0.5, steps=1, batch_size=3), topology=topology)
+    """Biases are small: without float64 their programs would be singular and mean nothing."""
+    from scool.algorithms import triton_updates
+
+    calls: list[int] = []
+
+    def counted(*inputs: Tensor) -> Tensor:
+        calls.append(1)
+        return products(*inputs)
+
+    products = triton_updates.products
+    monkeypatch.setattr(triton_updates, "products", counted)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 128), nn.Tanh(), nn.Linear(128, 3))
+    method = CGA(
+        sgd=LocalSGD(lr=0.5, steps=1, batch_size=3), topology=topology, variant=variant, margin=0.1
+    )
     found = []
-    for has_triton in (True, False):
+    for device, has_triton in (("cuda", True), ("cuda", False), ("cpu", False)):
         monkeypatch.setattr(cross_updates, "HAS_TRITON", has_triton)
-        engine, theta0 = start(classification((6,) * 8), tanh_net().float(), device="cuda")
+        engine, theta0 = start(classification((6,) * 8), net, device=device)
         state = method.init(engine, theta0)
         state = state._replace(theta=scattered(engine, theta0, scale=1.0))
-        found.append(method.step(engine, state, 0)[0].theta)
-    assert_trees_close(*found, 1e-5)
+        after = method.step(engine, state, 0)[0].theta
+        found.append({n: t.cpu() for n, t in after.items()})
+    kernels, plain, cpu = found
+    expected = {"ring": 2, "bipartite": 3, "complete": 1}  # of two layers, where large enough
+    assert len(calls) == expected[topology]
+    assert_trees_close(kernels, plain, 1e-4)
+    assert_trees_close(plain, cpu, 2e-2)  # products of local training are in TF32

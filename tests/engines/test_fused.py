@@ -354,8 +354,11 @@ def test_tensors_of_the_batches_are_padded() -> None:
     assert bool((torch.stack(weights).sum(dim=(0, 2)) < STEPS * BATCH).all())
 
 
-def test_buffers_are_filled_with_chosen_rows() -> None:
-    module, theta = stacked_models(lambda: mlp((4,), 3, (5,)), torch.float64)
+@pytest.mark.parametrize(
+    "build", [lambda: mlp((4,), 3, (5,)), lambda: cnn2((3, 16, 16), 3)], ids=["mlp", "cnn2"]
+)
+def test_buffers_are_filled_with_chosen_rows(build: Callable[[], nn.Module]) -> None:
+    module, theta = stacked_models(build, torch.float64)
     stack = FusedStack.of(module)
     assert stack is not None
     rule = Rule(LocalSGD(momentum=0.5))

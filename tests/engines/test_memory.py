@@ -101,6 +101,22 @@ def test_a_room_frees_before_it_tries_again() -> None:
     assert tries == [4, 2, 2, 1] and freed == [1]
 
 
+def test_a_room_shrinks_from_what_was_tried() -> None:
+    tries: list[int] = []
+
+    def work(ids: Tensor) -> None:
+        tries.append(len(ids))
+        if tries in ([5], [4, 1]):
+            raise torch.OutOfMemoryError("no")
+
+    for clients, expected, left in ((1000, [5, 2, 2, 1], 2), (4, [4, 1, 1], 2)):
+        tries.clear()
+        room = Room(clients, 16, free=lambda: None)
+        with pytest.warns(MemoryWarning):
+            room.each(torch.arange(5), work)
+        assert tries == expected and room.clients == left
+
+
 def test_bf16_is_near_and_not_the_same() -> None:
     federation = classification((8, 8, 8, 8))
     module = tanh_net().float()

@@ -7,12 +7,14 @@ from typing import Literal, NamedTuple, final
 import torch
 from torch import Tensor
 
-from scool.algorithms.quadratic import bounded_minimum
+from scool.algorithms.quadratic import RIDGE, bounded_minimum
 from scool.contracts import Engine, Trained
 from scool.types import Tree
 
 COLUMNS = 1 << 24  # numbers that are looked at in one go
 MOST_ROWS = 128  # updates of a client that a program of a GPU holds
+LARGE = 64  # numbers an update: below, products are singular where float32 is not enough
+ROUGH = 1e-5  # a ridge above the errors of products in float32
 HAS_TRITON = find_spec("triton") is not None
 
 
@@ -35,8 +37,8 @@ class CrossUpdates:
         self.device, owned = engine.owned.device, engine.owned.cpu()
         i, j = pairs[owned].nonzero(as_tuple=True)
         self.is_own = owned[i] == j  # (E,)
-        self.is_good = found.loss[owned][i, j].isfinite()
-        self.pi = w[owned][i, j] * self.is_good
+        self.pi = w[owned][i, j]
+        self.is_good = found.loss[owned][i, j].isfinite() & (self.pi != 0)
         self.count = pairs[owned].sum(dim=1)  # (n,) rows of each client held here
         self.first = self.count.cumsum(0) - self.count
 
@@ -47,15 +49,18 @@ class CrossUpdates:
         for count in sorted(set(map(int, self.count)) - {0}):
             clients = (self.count == count).nonzero()[:, 0]
             rows = self.first[clients][:, None] + torch.arange(count)  # (c, m)
-            pi, own = self.pi[rows], self.is_own[rows]
+            pi, own = self.pi[rows] * self.is_good[rows], self.is_own[rows]
             usable = rows.where(self.is_good[rows], -1)
             group = _Group(clients.to(self.device), usable.to(self.device))
             grams = torch.stack([self._products(n, group) for n in out]).cpu()  # (T, c, m, m)
             grams = pi[:, :, None] * grams * pi[:, None, :]
+            ridges = [ROUGH if self._has_kernel(n, group) else RIDGE for n in out]
             if variant == "vector":
-                shares = _shares(grams.sum(dim=0), own, margin).expand(len(out), *pi.shape)
+                share = _shares(grams.sum(dim=0), own, margin, max(ridges))
+                shares = share.expand(len(out), *pi.shape)
             else:
-                shares = torch.stack([_shares(gram, own, margin) for gram in grams])
+                both = zip(grams, ridges, strict=True)
+                shares = torch.stack([_shares(gram, own, margin, ridge) for gram, ridge in both])
             for n, weight in zip(out, (pi * shares).to(self.device), strict=True):
                 self._add_up(n, group, weight.to(out[n].dtype), out[n].flatten(1))
         return out
@@ -83,12 +88,14 @@ class CrossUpdates:
 
     def _flat(self, name: str) -> tuple[Tensor, Tensor]:
         """The clients' own models (n, D), and what came of them (E, D)."""
-        return self.theta[name].flatten(1), self.trained[name].flatten(1)
+        mine, theirs = self.theta[name], self.trained[name]
+        return mine.flatten(1).contiguous(), theirs.flatten(1).contiguous()
 
     def _has_kernel(self, name: str, group: _Group) -> bool:
-        t = self.theta[name]
+        t, count = self.theta[name], group.rows.shape[1]
         is_float32 = t.is_cuda and t.dtype == torch.float32
-        return HAS_TRITON and is_float32 and group.rows.shape[1] <= MOST_ROWS
+        is_large = t[0].numel() >= LARGE * count
+        return HAS_TRITON and is_float32 and is_large and count <= MOST_ROWS
 
     def _blocks(self, name: str, group: _Group) -> Iterator[tuple[slice, Tensor]]:
         """The updates of one tensor by clients (c, m, columns), some columns at a time, so that
@@ -102,9 +109,10 @@ class CrossUpdates:
             yield part, block.masked_fill_(missing, 0.0)
 
 
-def _shares(gram: Tensor, own: Tensor, margin: float) -> Tensor:
+def _shares(gram: Tensor, own: Tensor, margin: float, ridge: float) -> Tensor:
     """(c, m) how much of each row enters the step: all of one's `own` (c, m), u of the others."""
-    others = ~own
-    Q = gram * others[:, :, None] * others[:, None, :]  # a variable without size is left out
-    u = bounded_minimum(Q, (gram * own[:, None, :]).sum(dim=2), margin)
-    return torch.where(own, 1.0, u)
+    is_finite = gram.diagonal(dim1=1, dim2=2).isfinite()
+    used = ~own & is_finite & (is_finite | ~own).all(dim=1, keepdim=True)
+    Q = gram.where(used[:, :, None] & used[:, None, :], 0.0)  # a variable without size is left out
+    p = gram.where(used[:, :, None] & own[:, None, :], 0.0).sum(dim=2)
+    return torch.where(own, 1.0, bounded_minimum(Q, p, margin, ridge))

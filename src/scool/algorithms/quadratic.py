@@ -13,7 +13,7 @@ TOLERANCE = 1e-10  # a number that small, beside the largest of p, counts as 0
 PATIENCE = 3  # exchanges of whole sets without progress before single ones; Kim and Park's value
 
 
-def bounded_minimum(Q: Tensor, p: Tensor, lower: float = 0.0) -> Tensor:
+def bounded_minimum(Q: Tensor, p: Tensor, lower: float = 0.0, ridge: float = RIDGE) -> Tensor:
     r"""$\arg\min_u \frac12 u^\top Q u + p^\top u$ with $u \ge$ `lower`, for B programs.
 
     A variable whose diagonal entry is 0 is left out: it is 0, whatever the bound.
@@ -24,6 +24,7 @@ def bounded_minimum(Q: Tensor, p: Tensor, lower: float = 0.0) -> Tensor:
     Args:
         Q: (B, m, m) float64, symmetric, positive semidefinite.
         p: (B, m), in the range of Q.
+        ridge: above the errors of Q, beside its diagonal.
     """
     if not p.shape[1]:
         return p
@@ -34,7 +35,7 @@ def bounded_minimum(Q: Tensor, p: Tensor, lower: float = 0.0) -> Tensor:
     shifted = (p + (Q @ base[..., None])[..., 0]) * inverse
     scaled = inverse[..., None] * Q * inverse[:, None, :]
     eye = torch.eye(p.shape[1], dtype=Q.dtype)
-    scaled = torch.where(eye.bool(), 1 + RIDGE, scaled)
+    scaled = torch.where(eye.bool(), 1 + ridge, scaled)
     return base + _nonnegative_minimum(scaled, shifted) * inverse
 
 

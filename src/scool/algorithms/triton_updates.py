@@ -9,7 +9,8 @@ import triton.language as tl
 from torch import Tensor
 
 _SUM_COLUMNS = 1024
-_PARTS = 128  # programs that share the columns of a client in the inner products
+_PROGRAMS = 12_800  # that share the inner products
+_NUMBERS = 1 << 26  # which they leave, to be summed
 
 
 @triton.jit
@@ -66,14 +67,15 @@ def products(mine: Tensor, theirs: Tensor, clients: Tensor, rows: Tensor) -> Ten
     (count, most), width = rows.shape, mine.shape[1]
     size = max(16, triton.next_power_of_2(most))
     block, warps = (64, 1) if size <= 32 else (32, 4)
-    steps = triton.cdiv(width, block * _PARTS)
+    parts = max(1, min(_PROGRAMS // count, _NUMBERS // (count * size * size)))
+    steps = triton.cdiv(width, block * parts)
     parts = triton.cdiv(width, block * steps)
     out = torch.empty(count, parts, size, size, device=mine.device, dtype=torch.float32)
     _products[(parts, count)](
         mine, theirs, clients, rows, out, width, steps,
         M=most, MM=size, BLOCK=block, num_warps=warps,
     )  # fmt: skip
-    return out.double().sum(dim=1)[:, :most, :most]
+    return out.sum(dim=1, dtype=torch.float64)[:, :most, :most]
 
 
 def weighted_sum(

@@ -2,18 +2,23 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from scool.contracts import Split
+from scool.contracts import Split, Trained
 from scool.data.federation import Federation
-from scool.engines.counted import count_cross, count_fetch, count_peers
+from scool.engines.counted import count_cross, count_fetch, count_peers, count_train_at
 from scool.engines.cross import check_draw
 from scool.engines.edges import Edges, edges_of
 from scool.engines.ledger import Ledger
 from scool.learning.cross import CrossDraw
+from scool.learning.local_sgd import LocalSGD
 from scool.types import Tree
+
+Compare = Callable[[Tensor, Tensor], Tensor]
+"""Rows (n, D) and (m, D) -> a number for each pair (n, m)."""
 
 
 class CommonVerbs(ABC):
@@ -23,6 +28,7 @@ class CommonVerbs(ABC):
     num_clients: int
     ledger: Ledger
     quarantined: dict[int, str]
+    sizes: Tensor  # (K,) training samples
 
     @property
     def active(self) -> Tensor:
@@ -38,6 +44,17 @@ class CommonVerbs(ABC):
         mask = train.mask & self.active.to(train.mask.device)[:, None]
         y = train.y[mask].double()
         return -0.5 * float(y.var(dim=0, correction=0).sum()) if len(y) else 0.0
+
+    def train_at(self, theta: Tree, pairs: Tensor, sgd: LocalSGD, round: int) -> Trained:
+        asked = edges_of(pairs)
+        edges = asked.among(self.active)
+        count_train_at(self.ledger, theta, edges)
+        self.ledger.add_samples(int(sgd.samples_per_round(self.sizes, round)[edges.j].sum()))
+        return self._visit(theta, asked, edges, sgd, round)
+
+    @abstractmethod
+    def _visit(self, theta: Tree, asked: Edges, edges: Edges, sgd: LocalSGD, round: int) -> Trained:
+        """Rows for all pairs asked for, trained where both clients are active (`edges`)."""
 
     def fetch(self, tree: Tree, pairs: Tensor) -> None:
         count_fetch(self.ledger, tree, edges_of(pairs).among(self.active))
@@ -61,3 +78,17 @@ class CommonVerbs(ABC):
         self, theta: Tree, edges: Edges, draw: CrossDraw, round: int, split: Split
     ) -> Tensor:
         """(K, K) losses of theta_i on a draw of D_j for the edges, NaN elsewhere."""
+
+    def squared_distances(self, tree: Tree) -> Tensor:
+        def distances(mine: Tensor, theirs: Tensor) -> Tensor:
+            mode = "donot_use_mm_for_euclid_dist"
+            return torch.cdist(mine, theirs, compute_mode=mode).square()
+
+        return self._all_pairs("squared_distances", tree, tree, distances)
+
+    def inner(self, a: Tree, b: Tree) -> Tensor:
+        return self._all_pairs("inner", a, b, lambda mine, theirs: mine @ theirs.T)
+
+    @abstractmethod
+    def _all_pairs(self, purpose: str, a: Tree, b: Tree, compare: Compare) -> Tensor:
+        """(K, K) float64: a number for each pair of rows, summed over the tensors."""

@@ -10,13 +10,12 @@ from torch.func import grad, vmap
 
 from scool.contracts import Metric, Route, Split, Trained
 from scool.data.federation import Federation
-from scool.engines.common import CommonVerbs
+from scool.engines.common import CommonVerbs, Compare
 from scool.engines.counted import (
     count_cross_gradient,
     count_gather,
     count_mix,
     count_total,
-    count_train_at,
 )
 from scool.engines.cross import Drawn, dense_losses, sparse_losses, suits_dense
 from scool.engines.device import resolve_device
@@ -25,29 +24,20 @@ from scool.engines.formulation import Formulation, Precision
 from scool.engines.ledger import Ledger
 from scool.engines.memory import Room, clients_at_once, samples_at_once, tensor_cores
 from scool.engines.mixing import mix_tensor, mixer
+from scool.engines.phases import LocalPhases
 from scool.engines.samples import Samples
-from scool.engines.steps import Batch, Phase
+from scool.engines.whole_split import mean_gradient, mean_metric
 from scool.errors import BROKEN_DATA, not_finite
 from scool.graph.normalise import without
 from scool.learning.cross import CrossDraw
-from scool.learning.local_sgd import LocalSGD, Pull, Rule, plan_batches
+from scool.learning.local_sgd import LocalSGD, Pull, Rule
 from scool.learning.losses import LOSSES
 from scool.models.dropout import with_streams
-from scool.randomness import derive
 from scool.types import Params, Tree
 
 
 def _rows(tree: Tree, ids: Tensor) -> Tree:
     return {name: stacked[ids] for name, stacked in tree.items()}
-
-
-def _finite(tree: Tree) -> Tensor:
-    """(c,) bool: all of the model are numbers. Extremes show it without a copy of the model."""
-    parts: list[Tensor] = []
-    for stacked in tree.values():
-        low, high = stacked.flatten(1).aminmax(dim=1)
-        parts.append(low.isfinite() & high.isfinite())
-    return torch.stack(parts).all(dim=0)
 
 
 @final
@@ -90,7 +80,8 @@ class LocalEngine(CommonVerbs):
             name: Samples(getattr(self.federation, name), federation.transform, self.dtype)
             for name in ("train", "val", "test")
         }
-        self._train, self._splits = splits["train"], splits
+        self._splits = splits
+        self._phases = LocalPhases(self._formulation, splits["train"], self.ids, seed)
         self._room = Room(
             client_chunk or clients_at_once(module, federation, self.device),
             samples_at_once(
@@ -142,8 +133,8 @@ class LocalEngine(CommonVerbs):
             is_whole = len(ids) == self.num_clients
             mine = self._some(theta, ids)
             to = None if anchor is None else self._some(anchor, ids)
-            trained, mean, stops = self._local_steps(mine, ids, rule, to, round)
-            good = stops < 0
+            trained, mean, stop = self._phases.run(mine, ids, rule, to, round)
+            good = stop < 0
             loss[ids.cpu()] = mean.where(good, torch.nan)
             if is_whole and bool(good.all()):
                 out = trained
@@ -152,23 +143,19 @@ class LocalEngine(CommonVerbs):
             finite = good.to(self.device)
             for name, stacked in trained.items():
                 out[name][ids[finite]] = stacked[finite]
-            for client, step in zip(ids[~finite].tolist(), stops[~good].tolist(), strict=True):
+            for client, step in zip(ids[~finite].tolist(), stop[~good].tolist(), strict=True):
                 bad = torch.arange(self.num_clients) == client
                 self._quarantine(bad, f"loss or model in round {round}, step {step}")
 
         self._room.each(chosen.nonzero()[:, 0].to(self.device), work)
         return Trained(out or dict(theta), loss)
 
-    def train_at(self, theta: Tree, pairs: Tensor, sgd: LocalSGD, round: int) -> Trained:
-        asked, active = edges_of(pairs), self.active
-        edges = asked.among(active)
-        count_train_at(self.ledger, theta, edges)
-        self.ledger.add_samples(int(sgd.samples_per_round(self.sizes, round)[edges.j].sum()))
+    def _visit(self, theta: Tree, asked: Edges, edges: Edges, sgd: LocalSGD, round: int) -> Trained:
         trained, means = self.steps_at(theta, edges, sgd, round)
         loss = to_matrix(edges, means, self.num_clients)
         if len(edges.i) == len(asked.i):
             return Trained(trained, loss)
-        works = (active[asked.i] & active[asked.j]).to(self.device)
+        works = (self.active[asked.i] & self.active[asked.j]).to(self.device)
         out = _rows(theta, asked.i.to(self.device))
         for name, stacked in trained.items():
             out[name][works] = stacked
@@ -186,51 +173,17 @@ class LocalEngine(CommonVerbs):
 
         def work(some: Tensor) -> None:
             nonlocal out
-            found = self._local_steps(models, hosts[some], rule, None, round, visitors[some])
-            trained, mean, stops = found
-            loss[some.cpu()] = mean.where(stops < 0, torch.nan)
+            found = self._phases.run(models, hosts[some], rule, None, round, visitors[some])
+            loss[some.cpu()] = found.loss.where(found.stop < 0, torch.nan)
             if len(some) == len(hosts):
-                out = trained
+                out = found.theta
                 return
-            out = out or {n: t.new_empty(len(hosts), *t.shape[1:]) for n, t in trained.items()}
-            for name, stacked in trained.items():
+            out = out or {n: t.new_empty(len(hosts), *t.shape[1:]) for n, t in models.items()}
+            for name, stacked in found.theta.items():
                 out[name][some] = stacked
 
         self._room.each(torch.arange(len(hosts), device=self.device), work)
         return out or _rows(models, visitors), loss
-
-    def _local_steps(
-        self,
-        theta: Tree,
-        hosts: Tensor,
-        rule: Rule,
-        anchor: Tree | None,
-        round: int,
-        start: Tensor | None = None,
-    ) -> tuple[Tree, Tensor, Tensor]:
-        """The steps of c models, or of rows `start` (c,) of some, each on the data of its host.
-
-        Returns:
-            the models, their mean losses (c,), and the step (c,) at which a number was found not
-            to be finite, -1 for none; found after the phase, without waiting at any step.
-        """
-        names = self.ids[hosts]
-        plan = plan_batches(rule.sgd, self._train.split.mask[hosts], names, round, self.seed)
-        shape = plan.position.shape[1:]
-        draws = self._train.augmentation(derive(self.seed, "augment", round), names, shape)
-        weight = plan.weight.to(self.dtype)
-        phase = Phase(hosts, plan.position, weight, plan.active, draws, start=start)
-        if self._formulation.may_draw:
-            streams = [derive(self.seed, "dropout", round, host) for host in names.tolist()]
-            phase = phase._replace(stream=torch.tensor(streams, device=self.device))
-        trained, losses = self._formulation.train(self._train, theta, phase, rule, anchor)
-        taken = phase.active > 0
-        count = taken.sum(dim=1)
-        mean = losses.where(taken, 0.0).sum(dim=1) / count.clamp(min=1)
-        broken = taken & ~losses.isfinite()
-        stops = torch.where(broken.any(dim=1), broken.to(torch.int8).argmax(dim=1), -1)
-        is_bad = (stops < 0) & ~_finite(trained)  # the last step broke the model
-        return trained, mean.cpu(), torch.where(is_bad, count - 1, stops).cpu()
 
     # ------------------------------------------------------------------ meeting others
 
@@ -275,7 +228,7 @@ class LocalEngine(CommonVerbs):
         if not len(edges.i):
             return torch.zeros(0, dtype=torch.float64)
         with tensor_cores():
-            return self._room.fit(work).cpu().double()
+            return self._room.fit(work, len(readers)).cpu().double()
 
     def cross_gradient(self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int) -> Tree:
         w = without(w.double().cpu(), self.active) * self.active[:, None]
@@ -288,46 +241,33 @@ class LocalEngine(CommonVerbs):
         self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int
     ) -> tuple[Tree, int]:
         """sum_j w_ij grad L(batch_j; theta_i) of m models, w (m, K), and the samples it took."""
-        plan = plan_batches(sgd, self._train.split.mask, self.ids, round, self.seed)
-        draws = self._train.augmentation(
-            derive(self.seed, "augment", round), self.ids, plan.position.shape[1:]
-        )
-        first = None if draws is None else draws[:, 0]
-        x, y = self._train.fetch(self.owned, plan.position[:, 0], first)  # (K, b, ...)
-        share = plan.weight[:, 0] / plan.weight[:, 0].sum(dim=1, keepdim=True).clamp(min=1)
-        share = share.to(self.dtype).flatten()
+        x, y, weight, _ = self._phases.first_batch(sgd, round)  # (K, b, ...)
+        size = weight.shape[1]
+        share = (weight / weight.sum(dim=1, keepdim=True).clamp(min=1)).flatten()
         idle = (~self.active).to(self.device)  # 0 times NaN is NaN: blank what may not be finite
         x, y = (t.masked_fill(idle.view(-1, *[1] * (t.dim() - 1)), 0) for t in (x, y))
         x, y = x.flatten(0, 1), y.flatten(0, 1)
 
         def objective(params: Params, weights: Tensor) -> Tensor:
-            per_source = weights[:, None].expand(-1, plan.position.shape[2]).flatten()
+            per_source = weights[:, None].expand(-1, size).flatten()
             return (self.loss(self.model(params, x), y) * share * per_source).sum()
 
-        samples = int((w != 0).double().sum(dim=0) @ plan.weight[:, 0].sum(dim=1).cpu())
+        samples = int((w != 0).double().sum(dim=0) @ weight.sum(dim=1).double().cpu())
         weights = w.to(self.device, self.dtype)
 
         def work() -> Tree:
             gradient: Callable[..., Tree] = vmap(grad(objective), chunk_size=self._room.clients)
             return gradient(theta, weights)
 
-        return self._room.fit(work), samples
+        return self._room.fit(work, len(w)), samples
 
-    def squared_distances(self, tree: Tree) -> Tensor:
-        total = torch.zeros(
-            self.num_clients, self.num_clients, device=self.device, dtype=self.dtype
-        )
-        for t in tree.values():
-            flat = t.flatten(1)
-            total += torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").square()
-        return total.double().cpu()
-
-    def inner(self, a: Tree, b: Tree) -> Tensor:
+    def _all_pairs(self, purpose: str, a: Tree, b: Tree, compare: Compare) -> Tensor:
+        del purpose  # nothing travels
         total = torch.zeros(
             self.num_clients, self.num_clients, device=self.device, dtype=self.dtype
         )
         for name, t in a.items():
-            total += t.flatten(1) @ b[name].flatten(1).T
+            total += compare(t.flatten(1), b[name].flatten(1))
         return total.double().cpu()
 
     def gradient(self, theta: Tree, split: Split) -> Trained:
@@ -335,24 +275,13 @@ class LocalEngine(CommonVerbs):
         self.ledger.add_samples(int(self.sizes[self.active].sum()) if split == "train" else 0)
         loss = torch.full((self.num_clients,), torch.nan, dtype=torch.float64)
         out = {name: torch.zeros_like(t) for name, t in theta.items()}
-        columns = torch.arange(source.width, device=self.device)
 
         def work(ids: Tensor) -> None:
-            mine, mask = self._some(theta, ids), source.split.mask[ids]
-            count = mask.sum(dim=1).double()
-            mean = torch.zeros_like(count)
-            total = {name: torch.zeros_like(t) for name, t in mine.items()}
-            for part in columns.split(max(1, self._room.rows // 4 // len(ids))):
-                x, y = source.fetch(ids, part.expand(len(ids), -1), None)
-                weight = mask[:, part].to(self.dtype)
-                share = weight.sum(dim=1).double() / count.clamp(min=1)
-                grads, losses = self._formulation.gradient(mine, Batch(x, y, weight))
-                mean += losses.double() * share
-                for name, g in grads.items():
-                    total[name] += g * share.to(g).view(-1, *[1] * (g.dim() - 1))
+            mine, rows = self._some(theta, ids), self._room.rows // 4
+            total, mean = mean_gradient(self._formulation, source, mine, ids, rows)
             for name, g in total.items():
                 out[name][ids] = g
-            loss[ids.cpu()] = mean.where(count > 0, torch.nan).cpu()
+            loss[ids.cpu()] = mean.cpu()
 
         self._room.each(self.active.nonzero()[:, 0].to(self.device), work)
         return Trained(out, loss)
@@ -370,24 +299,13 @@ class LocalEngine(CommonVerbs):
     @torch.no_grad()
     def measure(self, theta: Tree, split: Split, metric: Metric) -> Tensor:
         source = self._splits[split]
-        judge = vmap(metric)
         parts: list[Tensor] = []
 
         def work(ids: Tensor) -> None:
-            mine = self._some(theta, ids)
-            mask = source.split.mask[ids]
-            total: Tensor | float = 0.0
-            columns = torch.arange(source.width, device=self.device)
-            for part in columns.split(max(1, self._room.rows // len(ids))):
-                x, y = source.fetch(ids, part.expand(len(ids), -1), None)
-                with tensor_cores():
-                    outputs = self._formulation.outputs(mine, x)
-                values = judge(outputs, y, self.federation.classes[ids]).double()  # (c, s[, m])
-                here = mask[:, part].view(*values.shape[:2], *[1] * (values.dim() - 2))
-                total = total + values.where(here, 0.0).sum(dim=1)
-            assert isinstance(total, Tensor)
-            count = mask.sum(dim=1).view(-1, *[1] * (total.dim() - 1))
-            parts.append((total / count).cpu())  # 0 / 0 is NaN: no samples
+            mine, classes = self._some(theta, ids), self.federation.classes[ids]
+            rows = self._room.rows
+            found = mean_metric(self._formulation, source, mine, ids, classes, metric, rows)
+            parts.append(found.cpu())
 
         for ids in self.owned.split(min(self._room.clients, self._room.rows)):
             self._room.each(ids, work)

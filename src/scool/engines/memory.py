@@ -106,24 +106,25 @@ class Room:
         done = 0
         while done < len(ids):
             part = ids[done : done + self.clients]
-            done += len(part) if self.attempt(partial(work, part), len(part)) else 0
+            done += len(part) if self.attempt(partial(work, part), len(ids)) else 0
 
-    def fit(self, work: Callable[[], T]) -> T:
-        """The result of `work`, repeated with less at once where memory runs out."""
+    def fit(self, work: Callable[[], T], clients: int) -> T:
+        """The result of `work` on so many clients, repeated with less at once where memory runs
+        out."""
         result: list[T] = []
-        while not self.attempt(lambda: result.append(work())):
+        while not self.attempt(lambda: result.append(work()), clients):
             pass
         return result[0]
 
-    def attempt(self, work: Callable[[], object], clients: int = 0) -> bool:
-        """Whether `work`, on so many clients, got through; if not, there is half the room for the
-        next time."""
+    def attempt(self, work: Callable[[], object], clients: int) -> bool:
+        """Whether `work`, on so many clients or those there is room for, got through; if not, there
+        is half the room for the next time."""
         try:
             work()
             return True
         except torch.OutOfMemoryError as error:
             reason = str(error).split(". ")[0]
-        self._halve(reason, clients or self.clients)  # here the failed call's tensors are gone
+        self._halve(reason, min(clients, self.clients))  # here the failed call's tensors are gone
         return False
 
     def _halve(self, reason: str, clients: int) -> None:

@@ -4,7 +4,7 @@ The K x K matrices are whole and equal on all ranks, so both ends of every trans
 and nothing is negotiated. Models travel from rank to rank, data never do.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias, final
 
 import torch
@@ -13,13 +13,12 @@ from torch import Tensor, nn
 from scool.contracts import Metric, Route, Trained
 from scool.contracts import Split as SplitName
 from scool.data.federation import Federation
-from scool.engines.common import CommonVerbs
+from scool.engines.common import CommonVerbs, Compare
 from scool.engines.counted import (
     count_cross_gradient,
     count_gather,
     count_mix,
     count_total,
-    count_train_at,
 )
 from scool.engines.cross import Drawn, suits_dense
 from scool.engines.edges import Edges, edges_of, to_matrix
@@ -125,11 +124,7 @@ class ShardedEngine(CommonVerbs):
         self._share_quarantine()
         return Trained(found.theta, self._exchange.rows(found.loss))
 
-    def train_at(self, theta: Tree, pairs: Tensor, sgd: LocalSGD, round: int) -> Trained:
-        asked = edges_of(pairs)
-        edges = asked.among(self.active)
-        count_train_at(self.ledger, theta, edges)
-        self.ledger.add_samples(int(sgd.samples_per_round(self.sizes, round)[edges.j].sum()))
+    def _visit(self, theta: Tree, asked: Edges, edges: Edges, sgd: LocalSGD, round: int) -> Trained:
         mine = asked.take(self._is_here(asked.i))
         out = {n: t[self.placement.position[mine.i].to(t.device)] for n, t in theta.items()}
         place = to_matrix(mine, torch.arange(len(mine.i)).double(), self.num_clients)
@@ -233,16 +228,6 @@ class ShardedEngine(CommonVerbs):
         self.ledger.add_samples(int(self.ranks.total(torch.tensor([samples]))[0]))
         return out
 
-    def squared_distances(self, tree: Tree) -> Tensor:
-        def distances(mine: Tensor, theirs: Tensor) -> Tensor:
-            mode = "donot_use_mm_for_euclid_dist"
-            return torch.cdist(mine, theirs, compute_mode=mode).square()
-
-        return self._all_pairs("squared_distances", tree, tree, distances)
-
-    def inner(self, a: Tree, b: Tree) -> Tensor:
-        return self._all_pairs("inner", a, b, lambda mine, theirs: mine @ theirs.T)
-
     def gather(self, rows: Tensor) -> Tensor:
         count_gather(self.ledger, rows, self.num_clients)
         return self._exchange.rows(rows)
@@ -284,10 +269,7 @@ class ShardedEngine(CommonVerbs):
         out[ids] = torch.arange(len(ids))
         return out
 
-    def _all_pairs(
-        self, purpose: str, a: Tree, b: Tree, compare: Callable[[Tensor, Tensor], Tensor]
-    ) -> Tensor:
-        """(K, K) float64: a number for each pair of rows, summed over the tensors."""
+    def _all_pairs(self, purpose: str, a: Tree, b: Tree, compare: Compare) -> Tensor:
         total = torch.zeros(len(self._mine), self.num_clients, device=self.device, dtype=self.dtype)
         everyone = torch.ones(self.ranks.size, self.num_clients, dtype=torch.bool)
         for ids, others in self._exchange.visits(purpose, b, everyone):

@@ -109,7 +109,7 @@ def fit(
         eval_every: rounds between evaluations; the last round is always evaluated.
         checkpoint_every: rounds between checkpoints; 0: none, so that nothing but the records is
             left of a finished run, and only a stop by a person saves the state.
-        client_chunk: clients trained side by side; 0 chooses by free memory. No influence on
+        client_chunk: models trained side by side; 0 chooses by free memory. No influence on
             results.
         slow_momentum, model_average: what a client does with its own model between rounds, see
             `algorithms.between_rounds`; 0 for nothing.
