@@ -1,5 +1,6 @@
 """A K x K matrix as the list of its pairs: work that grows with the edges, not with K squared."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -21,6 +22,14 @@ class Edges(NamedTuple):
         if bool(active.all()):
             return self
         return self.take(active[self.i] & active[self.j])
+
+    def in_turn(self, num_clients: int) -> Iterator[Tensor]:
+        """The j of every i (K,), one after the other; -1 where there are no more."""
+        count = self.i.bincount(minlength=num_clients)
+        turn = torch.arange(len(self.i)) - (count.cumsum(0) - count)[self.i]
+        for number in range(int(count.max())):
+            some = self.take(turn == number)
+            yield torch.full((num_clients,), -1).index_put((some.i,), some.j)
 
 
 def edges_of(matrix: Tensor) -> Edges:

@@ -1,12 +1,11 @@
 """The in-process engine: all K clients on one device, trained as one stack."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, vmap
 
 from scool.contracts import Metric, Route, Split, Trained
 from scool.data.federation import Federation
@@ -24,7 +23,7 @@ from scool.engines.formulation import Formulation, Precision
 from scool.engines.ledger import Ledger
 from scool.engines.memory import Room, clients_at_once, samples_at_once, tensor_cores
 from scool.engines.mixing import mix_tensor, mixer
-from scool.engines.phases import LocalPhases
+from scool.engines.phases import LocalPhases, mixed_gradients
 from scool.engines.samples import Samples
 from scool.engines.whole_split import mean_gradient, mean_metric
 from scool.errors import BROKEN_DATA, not_finite
@@ -241,24 +240,17 @@ class LocalEngine(CommonVerbs):
         self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int
     ) -> tuple[Tree, int]:
         """sum_j w_ij grad L(batch_j; theta_i) of m models, w (m, K), and the samples it took."""
-        x, y, weight, _ = self._phases.first_batch(sgd, round)  # (K, b, ...)
-        size = weight.shape[1]
-        share = (weight / weight.sum(dim=1, keepdim=True).clamp(min=1)).flatten()
+        batch = self._phases.first_batch(sgd, round)  # (K, b, ...)
         idle = (~self.active).to(self.device)  # 0 times NaN is NaN: blank what may not be finite
-        x, y = (t.masked_fill(idle.view(-1, *[1] * (t.dim() - 1)), 0) for t in (x, y))
-        x, y = x.flatten(0, 1), y.flatten(0, 1)
-
-        def objective(params: Params, weights: Tensor) -> Tensor:
-            per_source = weights[:, None].expand(-1, size).flatten()
-            return (self.loss(self.model(params, x), y) * share * per_source).sum()
-
-        samples = int((w != 0).double().sum(dim=0) @ weight.sum(dim=1).double().cpu())
+        x, y = (t.masked_fill(idle.view(-1, *[1] * (t.dim() - 1)), 0) for t in batch[:2])
+        batch = batch._replace(x=x, y=y)
         weights = w.to(self.device, self.dtype)
 
         def work() -> Tree:
-            gradient: Callable[..., Tree] = vmap(grad(objective), chunk_size=self._room.clients)
-            return gradient(theta, weights)
+            models = self._room.clients
+            return mixed_gradients(self.model, self.loss, theta, batch, weights, models)
 
+        samples = int((w != 0).double().sum(dim=0) @ batch.weight.sum(dim=1).double().cpu())
         return self._room.fit(work, len(w)), samples
 
     def _all_pairs(self, purpose: str, a: Tree, b: Tree, compare: Compare) -> Tensor:

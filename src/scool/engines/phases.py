@@ -1,16 +1,20 @@
 """One local phase of many models: whose samples, in which steps, and what came of it."""
 
+from collections.abc import Callable
 from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
+from torch.func import grad, vmap
 
 from scool.engines.formulation import Formulation
 from scool.engines.samples import Samples
 from scool.engines.steps import Batch, Phase
 from scool.learning.local_sgd import LocalSGD, Rule, plan_batches
+from scool.learning.losses import Loss
+from scool.models import Functional
 from scool.randomness import derive
-from scool.types import Tree
+from scool.types import Params, Tree
 
 
 class Outcome(NamedTuple):
@@ -68,6 +72,23 @@ class LocalPhases:
         shape = plan.position.shape[1:]
         draws = self._train.augmentation(derive(self._seed, "augment", round), names, shape)
         return Phase(hosts, plan.position, plan.weight.to(self._train.dtype), plan.active, draws)
+
+
+def mixed_gradients(
+    model: Functional, loss: Loss, theta: Tree, batch: Batch, weights: Tensor, models: int
+) -> Tree:
+    r"""$\sum_j w_{ij} \nabla L(b_j; \theta_i)$ of m models, weights (m, K), for the batches of K
+    clients; so many models at a time."""
+    x, y, here, _ = batch
+    share = (here / here.sum(dim=1, keepdim=True).clamp(min=1)).flatten()
+    x, y = x.flatten(0, 1), y.flatten(0, 1)
+
+    def objective(params: Params, row: Tensor) -> Tensor:
+        per_sample = row[:, None].expand(-1, here.shape[1]).flatten()
+        return (loss(model(params, x), y) * share * per_sample).sum()
+
+    gradient: Callable[..., Tree] = vmap(grad(objective), chunk_size=models)
+    return gradient(theta, weights)
 
 
 def _finite(tree: Tree) -> Tensor:

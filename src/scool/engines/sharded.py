@@ -4,7 +4,7 @@ The K x K matrices are whole and equal on all ranks, so both ends of every trans
 and nothing is negotiated. Models travel from rank to rank, data never do.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeAlias, final
 
 import torch
@@ -135,7 +135,7 @@ class ShardedEngine(CommonVerbs):
             trained, loss[ids, hosts[ids]] = self._stack.steps_at(models, visits, sgd, round)
             return trained
 
-        for hosts in _in_turn(edges, self.num_clients):  # few guests at a time
+        for hosts in edges.in_turn(self.num_clients):  # few guests at a time
             holder = self.placement.holder[hosts.clamp(min=0)]
             wanted = (holder == torch.arange(self.ranks.size)[:, None]) & (hosts >= 0)
             for rows, trained in self._exchange.errands("train_at", theta, wanted, work):
@@ -290,17 +290,6 @@ class ShardedEngine(CommonVerbs):
         if self.strict:
             client = min(self.quarantined)
             raise not_finite(client, self.quarantined[client])
-
-
-def _in_turn(edges: Edges, num_clients: int) -> Iterator[Tensor]:
-    """The j of every i (K,), one after the other; -1 where there are no more."""
-    count = edges.i.bincount(minlength=num_clients)
-    turn = torch.arange(len(edges.i)) - (count.cumsum(0) - count)[edges.i]
-    for number in range(int(count.max())):
-        some = edges.take(turn == number)
-        hosts = torch.full((num_clients,), -1)
-        hosts[some.i] = some.j
-        yield hosts
 
 
 AnyEngine: TypeAlias = LocalEngine | ShardedEngine
