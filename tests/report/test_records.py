@@ -72,6 +72,18 @@ def cut_metrics(run: Path) -> None:
     (run / "metrics.jsonl").write_text(text[: len(text) * 6 // 10])
 
 
+def lose_a_client(run: Path) -> None:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows[-1]["scores"].pop()
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def spoil_a_score(run: Path) -> None:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows[1]["scores"][0] = "high"
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 def drop_metrics(run: Path) -> None:
     (run / "metrics.jsonl").unlink()
 
@@ -99,6 +111,8 @@ BROKEN = [
     (change_header, "run.json is damaged (config = 'x' is not a JSON object or null)"),
     (drop_header, "run.json is missing"),
     (cut_metrics, "metrics.jsonl is damaged from line 3 on: 2 rounds are shown"),
+    (lose_a_client, "metrics.jsonl is damaged from line 4 on: 3 rounds are shown"),
+    (spoil_a_score, "metrics.jsonl is damaged from line 2 on: 1 rounds are shown"),
     (drop_metrics, "metrics.jsonl is missing"),
     (drop_graphs, "no graph is recorded"),
     (drop_clients, "clients.safetensors is missing"),

@@ -19,6 +19,10 @@ BOOL: Kind = KINDS[bool]
 OBJECT: Kind = (lambda v: isinstance(v, dict), "a JSON object")
 LIST: Kind = (lambda v: isinstance(v, list), "a list")
 TEXTS: Kind = (lambda v: LIST[0](v) and all(map(TEXT[0], v)), "a list of texts")
+SCORES: Kind = (
+    lambda v: LIST[0](v) and all(s is None or NUMBER[0](s) for s in v),
+    "a list of finite numbers and nulls",
+)
 
 
 def or_null(kind: Kind) -> Kind:
@@ -82,22 +86,28 @@ def read_lines(path: Path, check: Callable[[Any], None]) -> Lines:
 _ROUND: dict[str, Kind] = {
     **dict.fromkeys(("round", "messages", "bytes"), COUNT),
     **dict.fromkeys(("epochs", "seconds"), NUMBER),
-    "scores": or_null(LIST),
+    "scores": or_null(SCORES),
     "quarantined": OBJECT,
 }
 
 
 def read_rounds(path: Path, needs: Iterable[str]) -> Lines:
-    """The lines of a file that has one a round, or one for some rounds, in their order."""
-    last, optional = -1, set(_ROUND) - {"round", *needs}
+    """The lines of a file that has one a round, or one for some rounds, in their order. Scores are
+    those of the same number of clients."""
+    last, clients, optional = -1, 0, set(_ROUND) - {"round", *needs}
 
     def check(row: Any) -> None:
-        nonlocal last
+        nonlocal last, clients
         check_kinds(row, _ROUND, optional)
         means = {name: or_null(NUMBER) for name in row if name.endswith(("_mean", "_std"))}
         check_kinds(row, means)
         if row["round"] <= last:
             raise ValueError(f"round = {row['round']} comes after round {last}")
         last = row["round"]
+        if row.get("scores") is not None:
+            count = len(row["scores"])
+            if clients and count != clients:
+                raise ValueError(f"scores has {count} clients, those before have {clients}")
+            clients = count
 
     return read_lines(path, check)
