@@ -370,4 +370,11 @@ def test_buffers_are_filled_with_chosen_rows(build: Callable[[], nn.Module]) -> 
     ):
         buffers = stepper.begin(theta, None)
         stepper.load(buffers, theta, None, rows)
-        assert_trees_equal(stepper.end(buffers), {name: t[rows] for name, t in theta.items()})
+        expected = {name: t[rows] for name, t in theta.items()}
+        kept, lent = stepper.end(buffers), stepper.end(buffers, lend=True)
+        assert_trees_equal(kept, expected)
+        assert_trees_equal(lent, expected)
+        for t in buffers.values():
+            t.zero_()
+        assert_trees_equal(kept, expected)
+        assert any(not bool(t.any()) for t in lent.values())  # it was only lent

@@ -44,7 +44,7 @@ class CGA:
     a thousand times that of the uninformed predictor, stops where it is, its neighbours go on
     without it, and `diverged` in the record counts such clients. Traffic: two models an edge and
     direction, and a byte to everyone, whether one goes on; the average costs nothing, as everyone
-    has seen its neighbours' models. Memory: twice as many models as there are edges and clients.
+    has seen its neighbours' models. Memory: as many models as there are edges and clients.
     Esfandiari et al., ICML 2021.
     """
 

@@ -33,7 +33,7 @@ class CapturedSteps:
         self.graph = self._capture()
 
     def run(self, theta: Tree, phase: Phase, anchor: Tree | None) -> tuple[Tree, Tensor]:
-        """All steps of a phase."""
+        """All steps of a phase. Models of visitors are lent: the next phase overwrites them."""
         for mine, given in zip(self.phase, phase, strict=True):
             if mine is not None and given is not None:
                 mine.copy_(given)
@@ -41,7 +41,8 @@ class CapturedSteps:
         self.number.zero_()
         for _ in range(phase.active.shape[1]):
             self.graph.replay()
-        return self.stepper.end(self.buffers), self.losses.clone()
+        lend = phase.start is not None
+        return self.stepper.end(self.buffers, lend), self.losses.clone()
 
     def _advance(self) -> None:
         active = self.phase.active.index_select(1, self.number)[:, 0]

@@ -90,14 +90,17 @@ class FusedStack:
         """Fresh buffers that hold the models."""
         return {name: self._packed(name, t).clone() for name, t in theta.items()}
 
-    def end(self, buffers: Tree) -> Tree:
-        """The models in the layout of the module."""
-        return {
-            name: (t.permute(0, 4, 3, 1, 2) if name in self.convolutions else t).clone(
-                memory_format=torch.contiguous_format
-            )
-            for name, t in buffers.items()
-        }
+    def end(self, buffers: Tree, lend: bool = False) -> Tree:
+        """The models in the layout of the module; lent where that is the layout of the buffer."""
+
+        def models(name: str, t: Tensor) -> Tensor:
+            if name in self.convolutions:
+                t = t.permute(0, 4, 3, 1, 2)
+            elif lend:
+                return t
+            return t.clone(memory_format=torch.contiguous_format)
+
+        return {name: models(name, t) for name, t in buffers.items()}
 
     def _packed(self, name: str, stacked: Tensor) -> Tensor:
         """(C, O, CI, KH, KW) -> (C, KH, KW, CI, O)."""
@@ -186,8 +189,9 @@ class FusedStepper:
         self.stack.load(buffers, theta, start)
         self.stack.load({name: buffers[f"anchor/{name}"] for name in anchor or {}}, anchor or {})
 
-    def end(self, buffers: Tree) -> Tree:
-        return self.stack.end({n: t for n, t in buffers.items() if not n.startswith("anchor/")})
+    def end(self, buffers: Tree, lend: bool = False) -> Tree:
+        own = {n: t for n, t in buffers.items() if not n.startswith("anchor/")}
+        return self.stack.end(own, lend)
 
     @staticmethod
     def _named(anchor: Tree) -> Tree:

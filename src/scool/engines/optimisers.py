@@ -42,8 +42,9 @@ class GradientStepper:
             else:
                 buffer.zero_()
 
-    def end(self, buffers: Tree) -> Tree:
-        return {name: t.clone() for name, t in buffers.items() if not self._is_state(name)}
+    def end(self, buffers: Tree, lend: bool = False) -> Tree:
+        own = {name: t for name, t in buffers.items() if not self._is_state(name)}
+        return own if lend else {name: t.clone() for name, t in own.items()}
 
     @property
     def _slots(self) -> tuple[str, ...]:

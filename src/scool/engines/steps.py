@@ -110,8 +110,8 @@ class Stepper(Protocol):
         (active 0) does not move."""
         ...
 
-    def end(self, buffers: Tree) -> Tree:
-        """The models, in tensors that the buffers do not share."""
+    def end(self, buffers: Tree, lend: bool = False) -> Tree:
+        """The models, in tensors that the buffers do not share, unless they may be lent."""
         ...
 
 
