@@ -154,7 +154,8 @@ class Engine(Protocol):
         the round, for the pairs (i, j) (K, K) bool: one row a pair of the clients held here, row
         after row. The models travel there and back. What is not finite stays so, and the losses
         (K, K), NaN too for pairs not asked for, say where; with a client in quarantine theta_i
-        stays as it is. The rows are lent: the next call that trains may overwrite them."""
+        stays as it is. The rows are lent: the next call that trains, which must not start from
+        them, may overwrite them."""
         ...
 
     def mix(self, w: Tensor, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:

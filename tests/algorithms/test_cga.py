@@ -185,6 +185,20 @@ def test_products_that_overflow_leave_the_others_alone(broken: int) -> None:
     assert cross_updates._shares(gram, own, 0.5, 1e-10).tolist() == [[1.0, 0.0, 0.0]]
 
 
+def test_a_neighbour_that_overflows_is_left_out_of_the_sum() -> None:
+    """Finite models whose difference is not: 0 times it is no number."""
+    engine, theta0 = start(classification(), tanh_net().float())
+    theta, w = scattered(engine, theta0), mixing_matrix("complete", K)
+    found = engine.train_at(theta, w != 0, SGD, 0)
+    for n, t in found.theta.items():
+        theta[n][1] = t[4:8] = -1e38  # client 1 and its four rows
+        t[4 + 2] = 3e38
+        assert bool((theta[n][1] - t[4 + 2]).isinf().all())
+    step = CrossUpdates(engine, w, w != 0, theta, found).combine("vector", 0.0)
+    assert is_finite(step)
+    assert all(not bool(t[1].any()) and bool(t[0].any()) for t in step.values())
+
+
 def test_a_ridge_holds_programs_whose_products_are_rough() -> None:
     """Neighbours that agree exactly, up to the errors of float32, and contradict the client."""
     rng = torch.Generator().manual_seed(0)

@@ -18,11 +18,16 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.mark.parametrize(
     ("clients", "width", "count"),
-    [(5, 700, 3), (3, 20_000, 11), (2, 9, 20), (2, 500, 40), (2, 9, 128)],
+    [(5, 700, 3), (3, 20_000, 11), (2, 9, 20), (2, 500, 40), (2, 9, 64)],
 )
-def test_products_and_sums(clients: int, width: int, count: int) -> None:
+@pytest.mark.parametrize("programs", [4, 12_800])  # in many steps each, and in one
+def test_products_and_sums(
+    clients: int, width: int, count: int, programs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from scool.algorithms import triton_updates
     from scool.algorithms.triton_updates import products, weighted_sum
 
+    monkeypatch.setattr(triton_updates, "_PROGRAMS", programs)
     rng = torch.Generator().manual_seed(0)
     mine = torch.randn(clients, width, generator=rng)
     theirs = torch.randn(clients * count, width, generator=rng)

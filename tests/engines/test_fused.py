@@ -377,4 +377,5 @@ def test_buffers_are_filled_with_chosen_rows(build: Callable[[], nn.Module]) -> 
         for t in buffers.values():
             t.zero_()
         assert_trees_equal(kept, expected)
-        assert any(not bool(t.any()) for t in lent.values())  # it was only lent
+        is_lent = [not bool(t.any()) for t in lent.values()]
+        assert all(is_lent) or (isinstance(stepper, FusedStepper) and any(is_lent))

@@ -29,6 +29,8 @@ K = len(SIZES)
 ALL = CrossDraw(cross_samples=0)
 PLAIN = LocalSGD(lr=0.1, epochs=2, batch_size=4)
 
+ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
 
 def mean_loss(module: nn.Module, params: Params, x: Tensor, y: Tensor, task: str) -> Tensor:
     return LOSSES[task](functional_call(module, params, (x,)), y).mean()
@@ -153,9 +155,10 @@ def test_the_step_that_breaks_a_model_is_named(net: str) -> None:
         assert engine.quarantined == dict.fromkeys(range(K), reason)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_GPU)])
 @pytest.mark.parametrize("chunk", [0, 1, 2])
-def test_training_at_a_host_is_the_hosts_own_training(chunk: int) -> None:
-    engine, theta0 = start(classification(), client_chunk=chunk)
+def test_training_at_a_host_is_the_hosts_own_training(chunk: int, device: str) -> None:
+    engine, theta0 = start(classification(), client_chunk=chunk, device=device)
     theta = scattered(engine, theta0)
     alone = engine.train_at(theta, torch.eye(K, dtype=torch.bool), PLAIN, 1)
     own = engine.train(theta, PLAIN, 1)
@@ -164,14 +167,13 @@ def test_training_at_a_host_is_the_hosts_own_training(chunk: int) -> None:
     assert engine.ledger.total_messages == 0
     pairs = torch.tensor([[1, 0, 1, 0], [0, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]]).bool()
     found = engine.train_at(theta, pairs, PLAIN, 1)
+    rows = {n: t.clone() for n, t in found.theta.items()}  # they are lent
     assert torch.equal(found.loss.isfinite(), pairs)
     for row, (i, j) in enumerate(pairs.nonzero().tolist()):
         moved = {n: t[i].expand(K, *t[i].shape).clone() for n, t in theta.items()}
         expected = engine.train(moved, PLAIN, 1)
         for n in theta:
-            torch.testing.assert_close(
-                found.theta[n][row], expected.theta[n][j], rtol=0, atol=1e-12
-            )
+            torch.testing.assert_close(rows[n][row], expected.theta[n][j], rtol=0, atol=1e-12)
         torch.testing.assert_close(found.loss[i, j], expected.loss[j])
     size = sum(t[0].numel() * 8 for t in theta.values())
     assert engine.ledger.messages == {"train_at": 10} and engine.ledger.total_bytes == 10 * size

@@ -12,7 +12,7 @@ from scool.contracts import Engine, Trained
 from scool.types import Tree
 
 COLUMNS = 1 << 24  # numbers that are looked at in one go
-MOST_ROWS = 128  # updates of a client that a program of a GPU holds
+MOST_ROWS = 64  # updates of a client that a program of a GPU holds
 LARGE = 64  # numbers an update: below, products are singular where float32 is not enough
 ROUGH = 1e-5  # a ridge above the errors of products in float32
 HAS_TRITON = find_spec("triton") is not None
@@ -79,6 +79,7 @@ class CrossUpdates:
 
     def _add_up(self, name: str, group: _Group, weight: Tensor, out: Tensor) -> None:
         """Sums of the updates by weights (c, m), into the clients' rows of out (n, D)."""
+        group = group._replace(rows=group.rows.where(weight != 0, -1))  # 0 times infinity is NaN
         if self._has_kernel(name, group):
             from scool.algorithms.triton_updates import weighted_sum
 

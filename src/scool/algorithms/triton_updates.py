@@ -10,7 +10,7 @@ from torch import Tensor
 
 _SUM_COLUMNS = 1024
 _PROGRAMS = 12_800  # that share the inner products
-_NUMBERS = 1 << 26  # which they leave, to be summed
+_NUMBERS = 1 << 23  # which they leave, to be summed
 
 
 @triton.jit
@@ -19,19 +19,19 @@ def _products(
     M: tl.constexpr, MM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out[c, part, a, b] = sum_d u[a, d] u[b, d] over the columns d of a part, with the updates
-    u[a] = mine[client[c]] - theirs[row[c, a]], 0 where there is no row."""
+    u[a] = mine[client[c]] - theirs[row[c, a]], 0 where there is no row; added up in float64."""
     c, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
     a = tl.arange(0, MM)
     row = tl.load(row_ptr + c * M + a, mask=a < M, other=-1)[:, None]
     client = tl.load(client_ptr + c)
-    total = tl.zeros((MM, MM), dtype=tl.float32)
+    total = tl.zeros((MM, MM), dtype=tl.float64)
     for step in range(STEPS):
         d = (part * STEPS + step) * BLOCK + tl.arange(0, BLOCK)
         here = tl.load(mine_ptr + client * D + d, mask=d < D, other=0.0)
         exists = (row >= 0) & (d < D)[None, :]
         there = tl.load(theirs_ptr + row * D + d[None, :], mask=exists, other=0.0)
         u = tl.where(exists, here[None, :] - there, 0.0)
-        total = tl.dot(u, tl.trans(u), total, input_precision="tf32x3")
+        total += tl.dot(u, tl.trans(u), input_precision="tf32x3").to(tl.float64)
     at = (c * tl.num_programs(0) + part) * MM * MM + a[:, None] * MM + a[None, :]
     tl.store(out_ptr + at, total)
 
@@ -66,16 +66,16 @@ def products(mine: Tensor, theirs: Tensor, clients: Tensor, rows: Tensor) -> Ten
     """
     (count, most), width = rows.shape, mine.shape[1]
     size = max(16, triton.next_power_of_2(most))
-    block, warps = (64, 1) if size <= 32 else (32, 4)
+    block, warps = (64, 1) if size <= 16 else (32, 4)
     parts = max(1, min(_PROGRAMS // count, _NUMBERS // (count * size * size)))
     steps = triton.cdiv(width, block * parts)
     parts = triton.cdiv(width, block * steps)
-    out = torch.empty(count, parts, size, size, device=mine.device, dtype=torch.float32)
+    out = torch.empty(count, parts, size, size, device=mine.device, dtype=torch.float64)
     _products[(parts, count)](
         mine, theirs, clients, rows, out, width, steps,
         M=most, MM=size, BLOCK=block, num_warps=warps,
     )  # fmt: skip
-    return out.sum(dim=1, dtype=torch.float64)[:, :most, :most]
+    return out.sum(dim=1)[:, :most, :most]
 
 
 def weighted_sum(

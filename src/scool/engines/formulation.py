@@ -187,7 +187,8 @@ class Formulation:
         anchor: Tree | None,
     ) -> tuple[Tree, Tensor]:
         """The local phase of c clients: their models after it and the losses of their steps (c, S).
-        `anchor` belongs to the rule's pull. `theta` has c rows, or those that `phase.start` names.
+        `anchor` belongs to the rule's pull. `theta` has c rows, or those that `phase.start` names;
+        then the next phase may overwrite the result.
         """
         stepper = self._stepper(rule, phase, anchor, theta)
         rounds = self.is_bf16 and not isinstance(stepper, FusedStepper)  # which does it by itself

@@ -75,12 +75,11 @@ class LocalEngine(CommonVerbs):
         self.val_sizes = federation.val.sizes.cpu()
         self.truth = federation.truth
         self.quarantined: dict[int, str] = {}
-        splits = {
+        self._splits = {
             name: Samples(getattr(self.federation, name), federation.transform, self.dtype)
             for name in ("train", "val", "test")
         }
-        self._splits = splits
-        self._phases = LocalPhases(self._formulation, splits["train"], self.ids, seed)
+        self._phases = LocalPhases(self._formulation, self._splits["train"], self.ids, seed)
         self._room = Room(
             client_chunk or clients_at_once(module, federation, self.device),
             samples_at_once(
@@ -164,7 +163,7 @@ class LocalEngine(CommonVerbs):
         self, models: Tree, edges: Edges, sgd: LocalSGD, round: int
     ) -> tuple[Tree, Tensor]:
         """Model i after the steps of the client in row j, for each edge: (E, ...), and the losses
-        (E,), NaN where a number is not finite."""
+        (E,), NaN where a number is not finite. The rows are lent."""
         rule = Rule(sgd.at_round(round))
         visitors, hosts = edges.i.to(self.device), edges.j.to(self.device)
         loss = torch.full((len(hosts),), torch.nan, dtype=torch.float64)
@@ -227,7 +226,7 @@ class LocalEngine(CommonVerbs):
         if not len(edges.i):
             return torch.zeros(0, dtype=torch.float64)
         with tensor_cores():
-            return self._room.fit(work, len(readers)).cpu().double()
+            return self._room.fit(work).cpu().double()
 
     def cross_gradient(self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int) -> Tree:
         w = without(w.double().cpu(), self.active) * self.active[:, None]

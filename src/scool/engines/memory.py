@@ -108,11 +108,11 @@ class Room:
             part = ids[done : done + self.clients]
             done += len(part) if self.attempt(partial(work, part), len(ids)) else 0
 
-    def fit(self, work: Callable[[], T], clients: int) -> T:
-        """The result of `work` on so many clients, repeated with less at once where memory runs
-        out."""
+    def fit(self, work: Callable[[], T], clients: int | None = None) -> T:
+        """The result of `work`, on so many clients where that matters, repeated with less at once
+        where memory runs out."""
         result: list[T] = []
-        while not self.attempt(lambda: result.append(work()), clients):
+        while not self.attempt(lambda: result.append(work()), clients or self.clients):
             pass
         return result[0]
 
@@ -133,7 +133,9 @@ class Room:
                 f"the model does not fit into memory even for one client at a time ({reason}). Use "
                 "a smaller model or batch, a larger GPU, or --device cpu"
             )
-        self.clients, self.rows = max(1, clients // 2), max(1, self.rows // 2)
+        if clients > 1:  # one alone does not say how many fit
+            self.clients = clients // 2
+        self.rows = max(1, self.rows // 2)
         self._free()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -141,7 +143,7 @@ class Room:
             self._is_told = True
             warnings.warn(
                 f"out of memory ({reason}): from now on fewer clients and samples are taken at "
-                "once. Results stay the same; --client-chunk sets how many clients train at once",
+                "once. Results stay the same; --client-chunk sets how many models train at once",
                 MemoryWarning,
                 stacklevel=2,
             )

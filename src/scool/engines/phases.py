@@ -20,7 +20,7 @@ from scool.types import Params, Tree
 class Outcome(NamedTuple):
     """What came of c models."""
 
-    theta: Tree  # (c, ...)
+    theta: Tree  # (c, ...); lent, where `start` was given
     loss: Tensor  # (c,) mean over the steps; on the CPU, as the next
     stop: Tensor  # (c,) the step at which a number was found not to be finite, -1 for none
 

@@ -37,7 +37,7 @@ class Settings:
     checkpoint_every: int = 10
     """Rounds between checkpoints; 0: none, unless somebody stops the run."""
     client_chunk: int = 0
-    """Clients trained side by side; 0 chooses by free memory. No influence on results."""
+    """Models trained side by side; 0 chooses by free memory. No influence on results."""
     precision: Precision = "float32"
     """Of the products in local training: float32 (TF32 on a GPU) or bf16."""
     slow_momentum: float = 0.0
