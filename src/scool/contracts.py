@@ -86,6 +86,22 @@ class Trained(NamedTuple):
     loss: Tensor  # (K,), or (K, K): mean loss over the local steps; NaN for a client in quarantine
 
 
+class Updates(NamedTuple):
+    """theta_i - theta_ij of c clients that had m visits each."""
+
+    theta: Tree  # theta_i of the clients held here
+    visited: Tree  # theta_ij, as `train_at` gives them
+    clients: Tensor  # (c,) rows of theta; on the device of the models, as the next
+    rows: Tensor  # (c, m) rows of visited; -1: an update of 0
+
+
+class Products(NamedTuple):
+    """Inner products of the updates of each client, of T tensors one after the other."""
+
+    values: Tensor  # (T, c, m, m) float64, on the CPU
+    errors: list[float]  # (T) bounds of how far off they are, beside the diagonal
+
+
 Metric = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(outputs (s, C), targets (s, ...), classes (C,) bool) -> a number a sample (s,), or several."""
 
@@ -156,6 +172,14 @@ class Engine(Protocol):
         (K, K), NaN too for pairs not asked for, say where; with a client in quarantine theta_i
         stays as it is. The rows are lent: the next call that trains, which must not start from
         them, may overwrite them."""
+        ...
+
+    def products(self, updates: Updates) -> Products:
+        """Of what visits did to the models. Nothing travels, nor in the next."""
+        ...
+
+    def weighted_sums(self, updates: Updates, weights: Tensor) -> Tree:
+        """(c, ...) by weights (T, c, m); an update of weight 0 does not count, whatever it is."""
         ...
 
     def mix(self, w: Tensor, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:

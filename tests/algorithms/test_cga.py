@@ -14,6 +14,7 @@ from scool.algorithms import CGA, DPSGD, cross_updates
 from scool.algorithms.cross_updates import CrossUpdates
 from scool.cli.main import dispatch
 from scool.data.arrays import from_arrays
+from scool.engines.updates import ROUGH
 from scool.errors import ConfigError
 from scool.experiment.run import fit
 from scool.graph.topology import mixing_matrix
@@ -209,7 +210,7 @@ def test_a_ridge_holds_programs_whose_products_are_rough() -> None:
     noise = torch.randn(gram.shape, generator=rng).double() * 3e-7
     rough = gram + (noise + noise.mT) / 2 * size[:, :, None] * size[:, None, :]
     own = (torch.arange(11) == 0).expand(20, 11)
-    share = cross_updates._shares(rough, own, 0.0, cross_updates.ROUGH)
+    share = cross_updates._shares(rough, own, 0.0, ROUGH)
     step = (share[:, None] @ rows)[:, 0]
     assert float((step.norm(dim=1) / base.norm(dim=2)[:, 0]).max()) < 1e-4  # they cancel it
 
@@ -218,7 +219,7 @@ def test_the_columns_are_cut_without_a_trace(monkeypatch: pytest.MonkeyPatch) ->
     method = CGA(sgd=SGD, topology="ring")
     found = []
     for columns in (1 << 23, 1):
-        monkeypatch.setattr("scool.algorithms.cross_updates.COLUMNS", columns)
+        monkeypatch.setattr("scool.engines.updates.COLUMNS", columns)
         engine, theta0 = start(classification())
         state = method.init(engine, theta0)._replace(theta=scattered(engine, theta0))
         found.append(method.step(engine, state, 0)[0].theta)

@@ -7,12 +7,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from scool.contracts import Split, Trained
+from scool.contracts import Products, Split, Trained, Updates
 from scool.data.federation import Federation
 from scool.engines.counted import count_cross, count_fetch, count_peers, count_train_at
 from scool.engines.cross import check_draw
 from scool.engines.edges import Edges, edges_of
 from scool.engines.ledger import Ledger
+from scool.engines.updates import products, weighted_sums
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
 from scool.types import Tree
@@ -55,6 +56,12 @@ class CommonVerbs(ABC):
     @abstractmethod
     def _visit(self, theta: Tree, asked: Edges, edges: Edges, sgd: LocalSGD, round: int) -> Trained:
         """Rows for all pairs asked for, trained where both clients are active (`edges`)."""
+
+    def products(self, updates: Updates) -> Products:
+        return products(updates)
+
+    def weighted_sums(self, updates: Updates, weights: Tensor) -> Tree:
+        return weighted_sums(updates, weights)
 
     def fetch(self, tree: Tree, pairs: Tensor) -> None:
         count_fetch(self.ledger, tree, edges_of(pairs).among(self.active))

@@ -8,6 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from scool.engines.triton_launch import launch
+
 _SUM_COLUMNS = 1024
 _PROGRAMS = 12_800  # that share the inner products
 _NUMBERS = 1 << 23  # which they leave, to be summed
@@ -41,7 +43,7 @@ def _weighted_sum(
     mine_ptr, theirs_ptr, client_ptr, row_ptr, weight_ptr, out_ptr, D,
     M: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """out[client[c], d] = sum_a weight[c, a] (mine[client[c], d] - theirs[row[c, a], d])."""
+    """out[c, d] = sum_a weight[c, a] (mine[client[c], d] - theirs[row[c, a], d])."""
     c = tl.program_id(1).to(tl.int64)
     d = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     client = tl.load(client_ptr + c)
@@ -52,7 +54,7 @@ def _weighted_sum(
         weight = tl.load(weight_ptr + c * M + a)
         there = tl.load(theirs_ptr + row * D + d, mask=(d < D) & (row >= 0), other=0.0)
         total += tl.where(row >= 0, weight, 0.0) * (here - there)
-    tl.store(out_ptr + client * D + d, total, mask=d < D)
+    tl.store(out_ptr + c * D + d, total, mask=d < D)
 
 
 def products(mine: Tensor, theirs: Tensor, clients: Tensor, rows: Tensor) -> Tensor:
@@ -71,7 +73,8 @@ def products(mine: Tensor, theirs: Tensor, clients: Tensor, rows: Tensor) -> Ten
     steps = triton.cdiv(width, block * parts)
     parts = triton.cdiv(width, block * steps)
     out = torch.empty(count, parts, size, size, device=mine.device, dtype=torch.float64)
-    _products[(parts, count)](
+    launch(
+        _products, (parts, count),
         mine, theirs, clients, rows, out, width, steps,
         M=most, MM=size, BLOCK=block, num_warps=warps,
     )  # fmt: skip
@@ -79,9 +82,14 @@ def products(mine: Tensor, theirs: Tensor, clients: Tensor, rows: Tensor) -> Ten
 
 
 def weighted_sum(
-    mine: Tensor, theirs: Tensor, clients: Tensor, rows: Tensor, weight: Tensor, out: Tensor
-) -> None:
-    """out[clients] = sum_a weight[:, a] (mine[clients] - theirs[rows[:, a]]), weight (c, m)."""
+    mine: Tensor, theirs: Tensor, clients: Tensor, rows: Tensor, weight: Tensor
+) -> Tensor:
+    """(c, D) sum_a weight[:, a] (mine[clients] - theirs[rows[:, a]]), weight (c, m)."""
     (count, most), width = rows.shape, mine.shape[1]
-    grid = (triton.cdiv(width, _SUM_COLUMNS), count)
-    _weighted_sum[grid](mine, theirs, clients, rows, weight, out, width, M=most, BLOCK=_SUM_COLUMNS)
+    out = torch.empty(count, width, device=mine.device, dtype=mine.dtype)
+    launch(
+        _weighted_sum, (triton.cdiv(width, _SUM_COLUMNS), count),
+        mine, theirs, clients, rows, weight.contiguous(), out, width,
+        M=most, BLOCK=_SUM_COLUMNS,
+    )  # fmt: skip
+    return out
