@@ -91,7 +91,7 @@ def test_every_row_is_possible_on_every_dataset() -> None:
 def test_names_are_unique(rows: tuple[Row, ...]) -> None:
     names = [(row.family, row.name) for row in rows]
     assert len(set(names)) == len(names)
-    assert {row.against for row in rows} - {""} <= {row.name for row in TABLE1}
+    assert {row.against for row in rows} - {""} <= {row.name for row in (*TABLE1, *ABLATIONS)}
 
 
 def test_the_rows_of_the_paper_and_their_protocol() -> None:
@@ -111,9 +111,12 @@ def test_the_rows_of_the_paper_and_their_protocol() -> None:
         if name.endswith("-1-step"):
             assert sgd.steps == 1 and settings.rounds * sgd.batch_size == 500 * 500
         elif name != "fedavg":
-            assert sgd.steps == 0 and sgd.epochs * settings.rounds == 500
+            share = getattr(config.algorithm, "participation", 1.0)
+            assert sgd.steps == 0 and share * sgd.epochs * settings.rounds == 500
     fedavg: Any = configs["fedavg"]
     assert fedavg.algorithm.participation == 0.1 and 5 * fedavg.settings.rounds > 1000
+    ditto: Any = configs["ditto"]
+    assert ditto.algorithm.participation == 0.1  # its common model is trained as FedAvg's
     assert configs["scool-sbm-released"].settings.model.relu_logits
 
 
@@ -142,7 +145,7 @@ def test_a_hundred_classes_have_ten_groups_of_ten() -> None:
 
 def test_ablations_change_what_they_say_and_nothing_else() -> None:
     study = Study()
-    plain = {row.name: study.config(row, 0).to_dict() for row in TABLE1}
+    plain = {row.name: _config(study, row) for row in (*ABLATIONS, *TABLE1)}
     for row in ABLATIONS:
         if row.method not in (plain[row.against]["method"],):
             continue  # starts from another recipe, e.g. released
@@ -152,7 +155,9 @@ def test_ablations_change_what_they_say_and_nothing_else() -> None:
     asked = {"prior", "released", "cross-losses", "null-model", "relu-logits", "attention"}
     assert asked | {"augmentation", "local-epochs", "temperature"} <= families
     off = {row.against for row in ABLATIONS if row.family == "augmentation"}
-    assert off == {row.name for row in TABLE1}
+    assert off == {row.name for row in TABLE1} | {"ditto-all-clients"}
+    shown = [row.name for row in choose_rows("ablations", "ditto-all-clients-no-augment")]
+    assert shown == ["ditto-all-clients", "ditto-all-clients-no-augment"]
 
 
 def _config(study: Study, row: Row) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What makes the difference: one change at a time, against a row of the table.
+"""What makes the difference: one change at a time, against another row.
 
 Read an entry as: the question (family), the row it is compared with, its name, its title, and the
 options it changes. The rows compared with are run and shown beside, they need no entry.
@@ -32,6 +32,8 @@ _NOISE = {"cross_noise": 0.1}
 _TABLE = {row.name: row for row in TABLE1}
 _BETWEEN = {"slow_momentum": 0.7, "model_average": 0.9}
 _SHARE = {**_OFF, **_NOISE, "temperature": 0.5}
+_ALL = {"participation": 1.0}
+_DITTO_ALL = _change("participation", "ditto", "ditto-all-clients", "Ditto, all clients", _ALL)
 
 ABLATIONS: tuple[Row, ...] = (
     # Does the block prior matter?
@@ -150,7 +152,7 @@ ABLATIONS: tuple[Row, ...] = (
             "augmentation",
             row.name,
         )
-        for row in TABLE1
+        for row in (*TABLE1, _DITTO_ALL)
     ),
     # Fewer or more local epochs a round, 500 in all.
     *(
@@ -276,18 +278,16 @@ ABLATIONS: tuple[Row, ...] = (
             ("spdb-5-epochs", "SPDB (s = 5 epochs)", "spdb"),
         )
     ),
-    *(
-        _change(
-            "participation",
-            name,
-            f"{name}-10-percent",
-            f"{name}, 10 % of the clients a round",
-            {"participation": 0.1},
-            about="1,000 rounds, so that a client has 500 local epochs on average",
-            rounds=1000,
-        )
-        for name in ("fedfomo", "ditto")
+    _change(
+        "participation",
+        "fedfomo",
+        "fedfomo-10-percent",
+        "FOMO, 10 % of the clients a round",
+        {"participation": 0.1},
+        about="1,000 rounds, so that a client has 500 local epochs on average",
+        rounds=1000,
     ),
+    _DITTO_ALL,
     *(
         _change(
             "weight-decay",

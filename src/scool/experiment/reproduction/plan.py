@@ -132,7 +132,7 @@ def _words(row: Row) -> set[str]:
 
 
 def _with_references(rows: Sequence[Row]) -> list[Row]:
-    by_name: Mapping[str, Row] = {row.name: row for row in TABLE1}
+    by_name: Mapping[str, Row] = {row.name: row for row in (*ABLATIONS, *TABLE1)}
     found: list[Row] = []
     for family in dict.fromkeys(row.family for row in rows):
         members = [row for row in rows if row.family == family]
