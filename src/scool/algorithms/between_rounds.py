@@ -6,8 +6,10 @@ from typing import Any, NamedTuple, final
 import torch
 
 from scool.algorithms.aggregate import per_client
+from scool.algorithms.personal_models import PersonalModels
 from scool.contracts import Engine
-from scool.errors import require
+from scool.errors import ConfigError, require
+from scool.learning.local_sgd import LocalSGD
 from scool.types import Info, Params, Tree
 
 
@@ -17,10 +19,38 @@ class BetweenState(NamedTuple):
     velocity: Tree  # u, empty without momentum
 
 
-def check_between(slow_momentum: float, model_average: float) -> None:
-    """Refuse what is no share of the past."""
+def check_between(slow_momentum: float, model_average: float, personal_pull: float = 0.0) -> None:
+    """Refuse what is no share of the past, and a pull that pushes."""
     for name, value in (("slow_momentum", slow_momentum), ("model_average", model_average)):
         require(0 <= value < 1, name, value, "give a number in [0, 1), 0 for none")
+    require(personal_pull >= 0, "personal_pull", personal_pull, "give 0 (none) or more")
+
+
+def around(
+    method: Any, slow_momentum: float = 0.0, model_average: float = 0.0, personal_pull: float = 0.0
+) -> Any:
+    """The method with what is asked for; itself where that is nothing.
+
+    Raises:
+        ConfigError: the method cannot do it.
+    """
+    check_between(slow_momentum, model_average, personal_pull)
+    between = BetweenRounds(method, slow_momentum, model_average)
+    inner = between if slow_momentum or model_average else method
+    if not personal_pull:
+        return inner
+    remedy = f"{type(method).__name__} has no `sgd` to train them by; give 0"
+    sgd = getattr(method, "sgd", None)
+    if not isinstance(sgd, LocalSGD):
+        raise ConfigError(f"personal_pull = {personal_pull:g} is not possible: {remedy}")
+    return PersonalModels(inner, sgd, personal_pull, getattr(method, "participation", 1.0))
+
+
+def within(method: Any) -> Any:
+    """The method that something was put around."""
+    while isinstance(method, BetweenRounds | PersonalModels):
+        method = method.method
+    return method
 
 
 @final
@@ -50,12 +80,6 @@ class BetweenRounds:
         remedy = f"{type(self.method).__name__} does not go on from the models it scores; give 0"
         goes_on = getattr(self.method, "trains_theta", True)
         require(goes_on or not self.slow_momentum, "slow_momentum", self.slow_momentum, remedy)
-
-    @classmethod
-    def around(cls, method: Any, slow_momentum: float, model_average: float) -> Any:
-        """The method itself where nothing is asked for."""
-        wrapped = cls(method, slow_momentum, model_average)
-        return wrapped if slow_momentum or model_average else method
 
     def init(self, engine: Engine, theta0: Params) -> BetweenState:
         state = self.method.init(engine, theta0)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from scool.algorithms import AnyAlgorithm
-from scool.algorithms.between_rounds import BetweenRounds, check_between
+from scool.algorithms.between_rounds import around, check_between
 from scool.contracts import Recorder
 from scool.data.catalogue import DataConfig, load
 from scool.data.federation import Federation
@@ -18,6 +18,9 @@ from scool.experiment.recipes import recipe
 from scool.experiment.result import Result
 from scool.experiment.run import fit
 from scool.models import ModelConfig
+
+BETWEEN = ("slow_momentum", "model_average", "personal_pull")
+"""Settings that recipes choose and that a comparison may give a single method."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class Settings:
     """Each client's momentum over rounds (SlowMo), 0 to below 1."""
     model_average: float = 0.0
     """Score and keep each client's moving average over rounds, with this memory; 0: the last."""
+    personal_pull: float = 0.0
+    """Score and keep a personal model beside the method's, pulled to it so strongly; 0: none."""
     strict: bool = False
     """Stop when a client's numbers stop being finite, instead of leaving the client out."""
 
@@ -54,7 +59,12 @@ class Settings:
         every = self.checkpoint_every
         require(every >= 0, "checkpoint_every", every, "give a number of rounds, or 0 for none")
         require(self.client_chunk >= 0, "client_chunk", self.client_chunk, "give 0 or more")
-        check_between(self.slow_momentum, self.model_average)
+        check_between(**self.between)
+
+    @property
+    def between(self) -> dict[str, Any]:
+        """What a client does with its own model between rounds."""
+        return {name: getattr(self, name) for name in BETWEEN}
 
 
 @dataclass(frozen=True)
@@ -66,8 +76,7 @@ class RunConfig:
     settings: Settings
 
     def __post_init__(self) -> None:
-        between = (self.settings.slow_momentum, self.settings.model_average)
-        BetweenRounds.around(self.algorithm, *between)  # refuses what the method cannot do
+        around(self.algorithm, **self.settings.between)  # refuses what the method cannot do
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; `from_dict` gives the same configuration back."""
@@ -91,24 +100,15 @@ def default_run(method: str, data: DataConfig) -> RunConfig:
         model=chosen.model,
         rounds=chosen.rounds,
         eval_every=chosen.eval_every,
-        slow_momentum=chosen.slow_momentum,
-        model_average=chosen.model_average,
+        **chosen.between,
     )
     return RunConfig(method, chosen.algorithm, settings)
 
 
-BETWEEN = ("slow_momentum", "model_average")
-"""Settings that recipes choose and that a comparison may give a single method."""
-
-
 def with_recipe(settings: Settings, method: str) -> Settings:
     """Common settings, and what the recipe of a method does between rounds unless they say."""
-    own = default_run(method, settings.data).settings
-    return replace(
-        settings,
-        slow_momentum=settings.slow_momentum or own.slow_momentum,
-        model_average=settings.model_average or own.model_average,
-    )
+    own = default_run(method, settings.data).settings.between
+    return replace(settings, **{n: value or own[n] for n, value in settings.between.items()})
 
 
 def execute(
@@ -135,8 +135,7 @@ def execute(
         eval_every=settings.eval_every,
         checkpoint_every=settings.checkpoint_every,
         client_chunk=settings.client_chunk,
-        slow_momentum=settings.slow_momentum,
-        model_average=settings.model_average,
+        **settings.between,
         strict=settings.strict,
         precision=settings.precision,
         recorders=recorders,

@@ -1,6 +1,7 @@
 """Methods by name, with the settings that suit each dataset, as Python values."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scool.algorithms import (
@@ -99,8 +100,8 @@ class Recipe:
     model: ModelConfig
     rounds: int
     eval_every: int
-    slow_momentum: float = 0.0
-    model_average: float = 0.0
+    between: Mapping[str, Any] = field(default_factory=dict)
+    """What a client does with its own model between rounds."""
 
 
 def recipe(method: str, data: DataConfig) -> Recipe:
@@ -118,7 +119,7 @@ def recipe(method: str, data: DataConfig) -> Recipe:
         sgd = LocalSGD(lr=0.2 if data.task == "classification" else 0.02, batch_size=8)
         small = _adjust(algorithm, sgd=sgd, fraction=0.225, average="models")
         between = {"slow_momentum": 0.5, "model_average": 0.8} if is_drawn else {}
-        return Recipe(small, ModelConfig("mlp"), rounds=30, eval_every=1, **between)
+        return Recipe(small, ModelConfig("mlp"), rounds=30, eval_every=1, between=between)
     is_sbm = data.partition == "sbm"
     released = method.endswith("-released")
     groups = _groups(data)
@@ -141,7 +142,9 @@ def recipe(method: str, data: DataConfig) -> Recipe:
             options |= {"num_blocks": 1, "b_in": 0.2, "draw": CrossDraw(cross_noise=0.1)}
     networks = {"mini-imagenet": "cnn4", "mnist": "mlp", "fashion-mnist": "mlp"}
     network = ModelConfig(networks.get(dataset, "cnn2"), relu_logits=released)
-    return Recipe(_adjust(algorithm, **options), network, rounds=100, eval_every=10, **between)
+    return Recipe(
+        _adjust(algorithm, **options), network, rounds=100, eval_every=10, between=between
+    )
 
 
 def _groups(data: DataConfig) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scool.algorithms.between_rounds import BetweenRounds
+from scool.algorithms.between_rounds import around
 from scool.contracts import Recorder
 from scool.data.federation import Federation
 from scool.data.validation import with_validation
@@ -90,6 +90,7 @@ def fit(
     client_chunk: int = 0,
     slow_momentum: float = 0.0,
     model_average: float = 0.0,
+    personal_pull: float = 0.0,
     strict: bool = False,
     precision: Precision = "float32",
     recorders: Sequence[Recorder] = (),
@@ -113,6 +114,8 @@ def fit(
             results.
         slow_momentum, model_average: what a client does with its own model between rounds, see
             `algorithms.between_rounds`; 0 for nothing.
+        personal_pull: train a personal model beside the method's, pulled to it with this strength,
+            and score and keep that, see `algorithms.personal_models`; 0 for none.
         strict: stop when a client's numbers stop being finite, instead of leaving it out.
         precision: of the products in local training, `float32` or `bf16`; models, updates, cross
             losses and scores are float32 (TF32 on a GPU) in both.
@@ -134,6 +137,7 @@ def fit(
         ("client_chunk", client_chunk, int),
         ("slow_momentum", slow_momentum, float),
         ("model_average", model_average, float),
+        ("personal_pull", personal_pull, float),
         ("resume", resume, bool),
         ("strict", strict, bool),
     ):
@@ -155,7 +159,11 @@ def fit(
     federation = prepare_data(federation, algorithm, seed)
     kind = type(algorithm).__name__
     method = method or kind
-    between = {"slow_momentum": slow_momentum, "model_average": model_average}
+    between = {
+        "slow_momentum": slow_momentum,
+        "model_average": model_average,
+        "personal_pull": personal_pull,
+    }
     module, theta0 = prepare_model(model, federation, seed)
     options: dict[str, Any] = {
         "seed": seed,
@@ -175,7 +183,7 @@ def fit(
     fixed = {} if out is None else fixed_tensors(module)
     header["identity"] = identity_of(algorithm, federation, seed, theta0, fixed)
     header["identity"]["between_rounds"] = between
-    algorithm = BetweenRounds.around(algorithm, **between)
+    algorithm = around(algorithm, **between)
     ranks.agree("method, data or first model", header["identity"])
     with ExitStack() as held:
         folder, progress = open_run(out, resume, header, engine, algorithm, theta0, held)

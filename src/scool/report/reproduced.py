@@ -272,9 +272,7 @@ def stated_options(config: RunConfig, row: Row) -> dict[str, Any]:
         short = name.rpartition(".")[2]
         if (plain.get(name) != value or short in row.options) and short not in stated:
             stated[short] = value
-    for name in ("slow_momentum", "model_average"):
-        if value := getattr(config.settings, name):
-            stated[name] = value
+    stated |= {name: value for name, value in config.settings.between.items() if value}
     stated["model"] = config.settings.model.model
     if config.settings.model.relu_logits:
         stated["relu_logits"] = True

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+OFF = {"num_blocks": 1, "b_in": 0.5}
+"""One block, even odds: the block prior says nothing."""
 SINGLE_STEPS = 25_000
 """Rounds of one step that are 500 epochs of 500 samples in batches of 10."""
 
@@ -32,6 +34,22 @@ class Row:
     """Ablations: the question that it answers."""
     against: str = ""
     """The row that it is compared with, seed by seed."""
+
+
+def change(
+    family: str,
+    against: str,
+    name: str,
+    title: str,
+    options: Mapping[str, Any],
+    *,
+    about: str = "",
+    rounds: int = 100,
+    method: str = "",
+) -> Row:
+    """A run that differs from the row `against` in some options, to answer the question of its
+    family."""
+    return Row(name, title, method or against, about, options, rounds, family, against)
 
 
 _ONE_STEP = "one step a round, 25,000 rounds = 500 epochs, as many as 100 rounds of 5"

@@ -1,0 +1,117 @@
+"""Beyond the paper: what could do more than its methods, and what makes it work.
+
+Entries are read as those of `ablations`.
+"""
+
+from scool.experiment.reproduction.rows import OFF, TABLE1, Row, change
+
+_SBM, _ATT, _DRAWN = "scool-sbm", "scool-attention", "scool-drawn"
+_MODELS, _TENTH = {"aggregate": "models"}, {"fraction": 0.1}
+_NOISE = {"cross_noise": 0.1}
+_SHARE = {**OFF, **_NOISE, "temperature": 0.5}
+_ANYBODY = {"temperature": 1e6}
+_TABLE = {row.name: row for row in TABLE1}
+_BETWEEN = {"slow_momentum": 0.7, "model_average": 0.9}
+_PERSONAL = {"personal_pull": 1.0}
+
+BEYOND: tuple[Row, ...] = (
+    # Can a learned graph use clients that share some classes, with few peers?
+    *(
+        change("beyond", _SBM, f"beyond-{name}", title, options, about=about)
+        for name, title, options, about in (
+            ("models", "models averaged", _MODELS, ""),
+            ("models-10-percent", "models averaged, 10 % of peers", {**_MODELS, **_TENTH}, ""),
+            ("personal-head", "personal head", {"personal": "head"}, ""),
+            ("noise", "label noise 0.1", _NOISE, "bounded losses: partial overlap shows in them"),
+            ("noise-models", "label noise 0.1, models averaged", {**_NOISE, **_MODELS}, ""),
+            ("share", "shares of samples", _SHARE, "w by the share of samples a model understands"),
+            ("share-models", "shares of samples, models averaged", {**_SHARE, **_MODELS}, ""),
+        )
+    ),
+    *(
+        change(
+            "beyond", _SBM, f"beyond-mmsbm-{name}", f"MMSBM, {title}", options, method="scool-mmsbm"
+        )
+        for name, title, options in (
+            ("noise", "label noise 0.1", _NOISE),
+            ("noise-models", "label noise 0.1, models averaged", {**_NOISE, **_MODELS}),
+        )
+    ),
+    *(
+        change(
+            "beyond",
+            _SBM,
+            f"beyond-truth-{kind}",
+            f"true graph, {kind}",
+            {"truth": kind},
+            method="truth",
+            about="a reference that is given the classes; its L1 is to itself",
+        )
+        for kind in ("overlap", "fraction", "squared")
+    ),
+    # What makes the drawn peers work, one change at a time.
+    *(
+        change("drawn", _DRAWN, f"drawn-{name}", title, options)
+        for name, title, options in (
+            ("best-peers", "the best peers, for good", {"peers": "best"}),
+            ("updates", "updates averaged", {"aggregate": "updates"}),
+            ("no-momentum", "no slow momentum", {"slow_momentum": 0.0}),
+            ("last-model", "the last model, no average", {"model_average": 0.0}),
+            ("T-0.5", "T = 0.5", {"temperature": 0.5}),
+            ("anybody", "anybody, whatever w says", _ANYBODY),
+            ("no-noise", "no label noise", {"cross_noise": 0.0}),
+            (
+                "blocks",
+                "block prior of scool-sbm",
+                {"num_blocks": 10, "b_in": 0.8, "cross_noise": 0.0},
+            ),
+        )
+    ),
+    change(
+        "drawn",
+        _DRAWN,
+        "drawn-often",
+        "1 epoch a round, 2 % of peers",
+        {"epochs": 1, "fraction": 0.02, "model_average": 0.98},
+        about="500 rounds: as many epochs, and once peers are drawn as many bytes",
+        rounds=500,
+    ),
+    # The same between rounds for everybody: what slow momentum and averages give other methods.
+    *(
+        change(
+            "between-rounds",
+            name,
+            f"{name}-between-rounds",
+            f"{name}, slow momentum 0.7, average 0.9",
+            {**_TABLE[name].options, **_BETWEEN},
+            method=_TABLE[name].method,
+            rounds=_TABLE[name].rounds,
+        )
+        for name in ("local", "fedavg", "dpsgd-5-epochs", _SBM, _ATT, "truth")
+    ),
+    change(
+        "between-rounds",
+        "fedavg",
+        "fedavg-all-between-rounds",
+        "fedavg of all clients, slow momentum 0.7, average 0.9",
+        {"participation": 1.0, **_BETWEEN},
+        about="100 rounds: 500 local epochs a client, as in the other rows",
+    ),
+    # Ditto's personal models, beside models that come from peers instead of a server.
+    *(
+        change(
+            "personal",
+            against,
+            f"{name}-personal",
+            f"{title}, personal models",
+            {**_TABLE[against].options, **options, **_PERSONAL},
+            method=_TABLE[against].method,
+        )
+        for against, name, title, options in (
+            (_DRAWN, _DRAWN, "drawn peers", {}),
+            (_DRAWN, "drawn-anybody", "drawn peers, anybody", _ANYBODY),
+            (_SBM, _SBM, "SCooL-SBM", {}),
+            ("dpsgd-5-epochs", "dpsgd", "D-PSGD (s = 5 epochs)", {}),
+        )
+    ),
+)
