@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from scool.algorithms import IFCA, FedAvg, LocalOnly, SCooL
-from scool.algorithms.between_rounds import BetweenRounds, around
+from scool.algorithms.between_rounds import BetweenRounds, wrapped
 from scool.errors import ConfigError, RunError
 from scool.experiment.run import fit
 from scool.learning.local_sgd import LocalSGD
@@ -52,7 +52,7 @@ def test_the_first_rounds_are_averaged_plainly_and_training_does_not_notice() ->
 
 
 def test_nothing_asked_for_is_the_method_itself() -> None:
-    assert around(LOCAL) is LOCAL
+    assert wrapped(LOCAL) is LOCAL
     for options in ({"slow_momentum": 1.0}, {"model_average": -0.1}):
         with pytest.raises(ConfigError, match=f"{next(iter(options))} = .*0 for none"):
             fit(classification(), "mlp", LOCAL, rounds=1, device="cpu", **options)

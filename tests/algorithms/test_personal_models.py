@@ -4,15 +4,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from scool.algorithms import Ditto, FedAvg, LocalOnly, SCooL
-from scool.algorithms.between_rounds import around, within
+from scool.algorithms import CGA, IFCA, Ditto, FedAvg, LocalOnly, SCooL
+from scool.algorithms.between_rounds import unwrapped, wrapped
 from scool.errors import ConfigError, RunError
 from scool.experiment.run import fit
 from scool.learning.local_sgd import LocalSGD, Pull
 from scool.priors import SBM
 from scool.report.records import read_run
-from toys import assert_trees_equal, classification, start
+from toys import assert_trees_equal, classification, is_finite, poisoned, start
 
 SGD = LocalSGD(lr=0.1, epochs=2, batch_size=3)
 DRAWN = SCooL(prior=SBM(num_blocks=2), sgd=SGD, peers="drawn", sparsify_round=1)
@@ -36,8 +37,8 @@ def test_around_fedavg_it_is_ditto(participation: float) -> None:
 def test_the_pull_is_to_what_would_be_scored_without_it() -> None:
     """The average over rounds, and the method goes on as if nobody watched."""
     engine, theta0 = start(classification())
-    method = around(DRAWN, **ALL)
-    alone = around(DRAWN, slow_momentum=0.5, model_average=0.8)
+    method = wrapped(DRAWN, **ALL)
+    alone = wrapped(DRAWN, slow_momentum=0.5, model_average=0.8)
     other, _ = start(classification())
     personal = engine.replicate(theta0)
     state, plain = method.init(engine, theta0), alone.init(other, theta0)
@@ -49,7 +50,7 @@ def test_the_pull_is_to_what_would_be_scored_without_it() -> None:
         plain, _ = alone.step(other, plain, t)
         assert_trees_equal(state.theta, personal)
         assert_trees_equal(state.method.theta, plain.theta)
-    assert within(method) is DRAWN
+    assert unwrapped(method) is DRAWN
 
 
 def test_a_stopped_run_goes_on_to_the_bit_and_reports_find_the_blocks(tmp_path: Path) -> None:
@@ -78,6 +79,30 @@ def test_runs_from_before_the_option_go_on(tmp_path: Path) -> None:
         fit(classification(), "mlp", local, rounds=4, personal_pull=1.0, **more)
 
 
+@pytest.mark.parametrize("method", [CGA(sgd=SGD, degree=2), IFCA(sgd=SGD, num_clusters=2)])
+def test_methods_that_train_other_models_go_on_beside_it(method: Any) -> None:
+    """Visitors are trained in rows that are lent; clusters have models of their own."""
+    plain = fit(classification(), "mlp", method, rounds=3, device="cpu")
+    found = fit(classification(), "mlp", method, rounds=3, device="cpu", personal_pull=0.5)
+    assert found.epochs == plain.epochs + 3 * SGD.epochs
+    for mine, other in zip(found.graphs.values(), plain.graphs.values(), strict=True):
+        assert torch.equal(mine, other)
+    assert any(not torch.equal(found.theta[n], plain.theta[n]) for n in plain.theta)
+
+
+def test_who_breaks_keeps_its_personal_model_and_the_others_go_on() -> None:
+    local = LocalOnly(sgd=SGD)
+    whole = fit(classification(), "mlp", local, rounds=3, device="cpu", personal_pull=0.5)
+    data = poisoned(classification(), 1)
+    found = fit(data, "mlp", local, rounds=3, device="cpu", personal_pull=0.5)
+    assert list(found.history[-1]["quarantined"]) == ["1"] and is_finite(found.theta)
+    others = [i for i in range(classification().num_clients) if i != 1]
+    assert_trees_equal(
+        {n: t[others] for n, t in found.theta.items()},
+        {n: t[others] for n, t in whole.theta.items()},
+    )
+
+
 class NoSGD:
     def init(self, engine: Any, theta0: Any) -> Any: ...
     def step(self, engine: Any, state: Any, round: int) -> Any: ...
@@ -86,9 +111,9 @@ class NoSGD:
 def test_what_cannot_be_is_refused() -> None:
     local = LocalOnly(sgd=SGD)
     with pytest.raises(ConfigError, match=r"personal_pull = -1 is not possible: give 0"):
-        around(local, personal_pull=-1)
+        wrapped(local, personal_pull=-1)
     with pytest.raises(ConfigError, match=r"personal_pull = 20.*overshoots; give less than 20"):
-        around(local, personal_pull=20)
+        wrapped(local, personal_pull=20)
     with pytest.raises(ConfigError, match=r"personal_pull = 1 is not possible: NoSGD has no `sgd`"):
-        around(NoSGD(), personal_pull=1)
-    assert around(local) is local
+        wrapped(NoSGD(), personal_pull=1)
+    assert wrapped(local) is local

@@ -15,8 +15,8 @@ from scool.experiment.scale_out import bench_scale_out
 from scool.recording.folder import RunFolder
 
 COMPARE = (
-    "compare --methods local,dpsgd --set dpsgd.degree=3 --dataset synthetic --clients 7 "
-    "--model linear --device cpu --rounds 2 --json --no-figures"
+    "compare --methods local,dpsgd --set dpsgd.degree=3 dpsgd.personal_pull=0.5 "
+    "--dataset synthetic --clients 7 --model linear --device cpu --rounds 2 --json --no-figures"
 ).split()
 
 

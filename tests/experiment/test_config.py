@@ -67,6 +67,11 @@ def test_what_a_recipe_does_between_rounds_is_its_own_in_a_comparison() -> None:
     (run,) = Comparison(("scool-drawn",), Settings(), LocalSGD(), options=options).runs(0)
     assert (run.settings.slow_momentum, run.settings.model_average) == (0.0, 0.8)
     assert run.algorithm.prior.num_blocks == 2
+    pull = {"dpsgd": {"personal_pull": 0.5}}
+    runs = Comparison(("local", "dpsgd"), Settings(), LocalSGD(), options=pull).runs(0)
+    assert [run.settings.personal_pull for run in runs] == [0.0, 0.5]
+    with pytest.raises(ConfigError, match=r"personal_pull = 0\.5 .* overshoots"):
+        Comparison(("dpsgd",), Settings(), LocalSGD(lr=5), options=pull)
     with pytest.raises(ConfigError, match=r"slow_momentum = 2\.0 is not possible"):
         Comparison(("local",), Settings(), LocalSGD(), options={"local": {"slow_momentum": 2.0}})
     with pytest.raises(ConfigError, match=r"slow_momentum = 0\.5"):  # before anything starts
@@ -147,6 +152,7 @@ def test_settings_are_checked() -> None:
         {"checkpoint_every": -1},
         {"slow_momentum": 1.5},
         {"model_average": -0.1},
+        {"personal_pull": -1.0},
     ):
         with pytest.raises(ConfigError, match=next(iter(option))):
             Settings(**option)

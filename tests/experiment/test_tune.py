@@ -325,6 +325,19 @@ def test_a_last_line_without_its_end_is_not_written_on(tmp_path: Path) -> None:
     assert path.read_text() == whole
 
 
+def test_a_search_from_before_an_option_goes_on(tmp_path: Path) -> None:
+    expected = run_search(search(), tmp_path)
+    path = tmp_path / "tune.json"
+    values = json.loads(path.read_text())
+    del values["search"]["settings"]["personal_pull"]
+    path.write_text(json.dumps(values))
+    assert run_search(search(), tmp_path) == expected
+    values["search"]["settings"]["forgotten"] = 1
+    path.write_text(json.dumps(values))
+    with pytest.raises(RunError, match="another search"):
+        run_search(search(), tmp_path)
+
+
 def test_another_search_or_other_files_are_not_touched(tmp_path: Path) -> None:
     run_search(search(), tmp_path / "t")
     with pytest.raises(RunError, match="another search"):

@@ -1,4 +1,4 @@
-"""What each client does with its own model between two rounds, whatever the method."""
+"""What each client does with its own model besides what the method does."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
@@ -26,7 +26,7 @@ def check_between(slow_momentum: float, model_average: float, personal_pull: flo
     require(personal_pull >= 0, "personal_pull", personal_pull, "give 0 (none) or more")
 
 
-def around(
+def wrapped(
     method: Any, slow_momentum: float = 0.0, model_average: float = 0.0, personal_pull: float = 0.0
 ) -> Any:
     """The method with what is asked for; itself where that is nothing.
@@ -46,7 +46,7 @@ def around(
     return PersonalModels(inner, sgd, personal_pull, getattr(method, "participation", 1.0))
 
 
-def within(method: Any) -> Any:
+def unwrapped(method: Any) -> Any:
     """The method that something was put around."""
     while isinstance(method, BetweenRounds | PersonalModels):
         method = method.method

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from scool.algorithms import AnyAlgorithm
-from scool.algorithms.between_rounds import around, check_between
+from scool.algorithms.between_rounds import check_between, wrapped
 from scool.contracts import Recorder
 from scool.data.catalogue import DataConfig, load
 from scool.data.federation import Federation
@@ -63,7 +63,7 @@ class Settings:
 
     @property
     def between(self) -> dict[str, Any]:
-        """What a client does with its own model between rounds."""
+        """What a client does with its own model, whatever the method: those of BETWEEN."""
         return {name: getattr(self, name) for name in BETWEEN}
 
 
@@ -76,7 +76,7 @@ class RunConfig:
     settings: Settings
 
     def __post_init__(self) -> None:
-        around(self.algorithm, **self.settings.between)  # refuses what the method cannot do
+        wrapped(self.algorithm, **self.settings.between)  # refuses what the method cannot do
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; `from_dict` gives the same configuration back."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scool.algorithms.between_rounds import within
+from scool.algorithms.between_rounds import unwrapped
 from scool.data.federation import Federation
 from scool.engines.placement import better_placement
 from scool.engines.sharded import AnyEngine, ShardedEngine
@@ -209,7 +209,7 @@ def _check_same(folder: RunFolder, header: Mapping[str, Any], algorithm: Any) ->
         RunError: names what differs.
     """
     before, now = folder.header, header["identity"]
-    plain = {"algorithm": _defaults(within(algorithm)), "between_rounds": {"personal_pull": 0.0}}
+    plain = {"algorithm": _defaults(unwrapped(algorithm)), "between_rounds": {"personal_pull": 0.0}}
     for name, value in modern(before.get("identity") or {}).items():
         if not _agree(value, now[name], plain.get(name, {})):
             raise RunError(

@@ -101,7 +101,7 @@ class Recipe:
     rounds: int
     eval_every: int
     between: Mapping[str, Any] = field(default_factory=dict)
-    """What a client does with its own model between rounds."""
+    """`Settings.between`: what a client does with its own model, whatever the method."""
 
 
 def recipe(method: str, data: DataConfig) -> Recipe:

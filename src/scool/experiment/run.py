@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scool.algorithms.between_rounds import around
+from scool.algorithms.between_rounds import wrapped
 from scool.contracts import Recorder
 from scool.data.federation import Federation
 from scool.data.validation import with_validation
@@ -183,7 +183,7 @@ def fit(
     fixed = {} if out is None else fixed_tensors(module)
     header["identity"] = identity_of(algorithm, federation, seed, theta0, fixed)
     header["identity"]["between_rounds"] = between
-    algorithm = around(algorithm, **between)
+    algorithm = wrapped(algorithm, **between)
     ranks.agree("method, data or first model", header["identity"])
     with ExitStack() as held:
         folder, progress = open_run(out, resume, header, engine, algorithm, theta0, held)

@@ -12,7 +12,8 @@ from scool.data.catalogue import load
 from scool.data.federation import Federation
 from scool.errors import ConfigError, DataError, QuarantineError, RunError
 from scool.experiment.compare import why_not
-from scool.experiment.config import RunConfig, execute
+from scool.experiment.config import RunConfig, Settings, execute
+from scool.experiment.options import as_dict, with_options
 from scool.experiment.result import finite, spread
 from scool.experiment.run import Interrupted
 from scool.experiment.search import Options, Search
@@ -165,8 +166,7 @@ def _claim(search: Search, out: Path) -> tuple[RunFolder, list[dict[str, Any]]]:
     """The folder and the runs that are finished in it."""
     folder = RunFolder(out)
     if (out / "tune.json").exists():
-        # JSON has no tuples: compare what a file can hold
-        if _read(out).get("search") != json.loads(json.dumps(search.to_dict())):
+        if not _is_same(_read(out).get("search"), search):
             raise RunError(f"out = {str(out)!r} holds another search: choose another --out")
     elif is_taken(out):
         raise RunError(f"out = {str(out)!r} exists already: choose another --out")
@@ -174,6 +174,16 @@ def _claim(search: Search, out: Path) -> tuple[RunFolder, list[dict[str, Any]]]:
         make_folder(out)
         write_json(out / "tune.json", _header(search) | {"status": "running"})
     return folder, _finished(folder)
+
+
+def _is_same(before: Any, search: Search) -> bool:
+    """Whether a file holds this search; an option that is newer had its default then."""
+    now = json.loads(json.dumps(search.to_dict()))  # JSON has no tuples
+    try:
+        settings = as_dict(with_options(Settings(), before["settings"], "settings"))
+    except (ConfigError, KeyError, TypeError, AttributeError):
+        return False
+    return before | {"settings": json.loads(json.dumps(settings))} == now
 
 
 _RUN: dict[str, Kind] = {

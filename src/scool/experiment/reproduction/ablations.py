@@ -5,22 +5,28 @@ options it changes. The rows compared with are run and shown beside, they need n
 """
 
 from scool.experiment.reproduction.beyond import BEYOND
-from scool.experiment.reproduction.rows import OFF, TABLE1, Row, change
+from scool.experiment.reproduction.rows import PRIOR_OFF, TABLE1, Row, change
 
 _SBM, _ATT = "scool-sbm", "scool-attention"
 _TEMPERATURES = (0.5, 1.0, 2.0, 4.0, 9.0)
-_ALL = {"participation": 1.0}
-_DITTO_ALL = change("participation", "ditto", "ditto-all-clients", "Ditto, all clients", _ALL)
+_DITTO_ALL = change(
+    "participation",
+    "ditto",
+    "ditto-all-clients",
+    "Ditto, all clients",
+    {"participation": 1.0},
+    about="100 rounds: as many epochs and bytes",
+)
 
 ABLATIONS: tuple[Row, ...] = (
     # Does the block prior matter?
-    change("prior", _SBM, "prior-off", "prior off", OFF, about="w = sigma((l - l0) / T)"),
+    change("prior", _SBM, "prior-off", "prior off", PRIOR_OFF, about="w = sigma((l - l0) / T)"),
     change(
         "prior",
         _SBM,
         "prior-off-no-null",
         "prior off, no null model",
-        {**OFF, "null_loglik": 0.0},
+        {**PRIOR_OFF, "null_loglik": 0.0},
         about="w = sigma(-L / T), to which the released program comes down",
     ),
     *(

@@ -3,16 +3,15 @@
 Entries are read as those of `ablations`.
 """
 
-from scool.experiment.reproduction.rows import OFF, TABLE1, Row, change
+from scool.experiment.reproduction.rows import PRIOR_OFF, TABLE1, Row, change
 
 _SBM, _ATT, _DRAWN = "scool-sbm", "scool-attention", "scool-drawn"
 _MODELS, _TENTH = {"aggregate": "models"}, {"fraction": 0.1}
 _NOISE = {"cross_noise": 0.1}
-_SHARE = {**OFF, **_NOISE, "temperature": 0.5}
+_SHARE = {**PRIOR_OFF, **_NOISE, "temperature": 0.5}
 _ANYBODY = {"temperature": 1e6}
 _TABLE = {row.name: row for row in TABLE1}
 _BETWEEN = {"slow_momentum": 0.7, "model_average": 0.9}
-_PERSONAL = {"personal_pull": 1.0}
 
 BEYOND: tuple[Row, ...] = (
     # Can a learned graph use clients that share some classes, with few peers?
@@ -73,7 +72,7 @@ BEYOND: tuple[Row, ...] = (
         "drawn-often",
         "1 epoch a round, 2 % of peers",
         {"epochs": 1, "fraction": 0.02, "model_average": 0.98},
-        about="500 rounds: as many epochs, and once peers are drawn as many bytes",
+        about="500 rounds: as many epochs, a tenth more bytes; peers are drawn after 11 epochs",
         rounds=500,
     ),
     # The same between rounds for everybody: what slow momentum and averages give other methods.
@@ -102,16 +101,17 @@ BEYOND: tuple[Row, ...] = (
         change(
             "personal",
             against,
-            f"{name}-personal",
+            f"{against}-personal",
             f"{title}, personal models",
-            {**_TABLE[against].options, **options, **_PERSONAL},
-            method=_TABLE[against].method,
+            {**options, "personal_pull": 1.0},
+            about="two models are trained, so 1,000 epochs are counted; at equal work: round 50",
+            method=method,
         )
-        for against, name, title, options in (
-            (_DRAWN, _DRAWN, "drawn peers", {}),
-            (_DRAWN, "drawn-anybody", "drawn peers, anybody", _ANYBODY),
-            (_SBM, _SBM, "SCooL-SBM", {}),
-            ("dpsgd-5-epochs", "dpsgd", "D-PSGD (s = 5 epochs)", {}),
+        for against, title, options, method in (
+            (_DRAWN, "drawn peers", {}, _DRAWN),
+            ("drawn-anybody", "drawn peers, anybody", _ANYBODY, _DRAWN),
+            (_SBM, "SCooL-SBM", {}, _SBM),
+            ("dpsgd-5-epochs", "D-PSGD (s = 5 epochs)", {}, "dpsgd"),
         )
     ),
 )

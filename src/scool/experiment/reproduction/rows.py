@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-OFF = {"num_blocks": 1, "b_in": 0.5}
+PRIOR_OFF = {"num_blocks": 1, "b_in": 0.5}
 """One block, even odds: the block prior says nothing."""
 SINGLE_STEPS = 25_000
 """Rounds of one step that are 500 epochs of 500 samples in batches of 10."""
