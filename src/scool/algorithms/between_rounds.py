@@ -8,8 +8,7 @@ import torch
 from scool.algorithms.aggregate import per_client
 from scool.algorithms.personal_models import PersonalModels
 from scool.contracts import Engine
-from scool.errors import ConfigError, require
-from scool.learning.local_sgd import LocalSGD
+from scool.errors import require
 from scool.types import Info, Params, Tree
 
 
@@ -19,11 +18,10 @@ class BetweenState(NamedTuple):
     velocity: Tree  # u, empty without momentum
 
 
-def check_between(slow_momentum: float, model_average: float, personal_pull: float = 0.0) -> None:
-    """Refuse what is no share of the past, and a pull that pushes."""
+def check_between(slow_momentum: float, model_average: float) -> None:
+    """Refuse what is no share of the past."""
     for name, value in (("slow_momentum", slow_momentum), ("model_average", model_average)):
         require(0 <= value < 1, name, value, "give a number in [0, 1), 0 for none")
-    require(personal_pull >= 0, "personal_pull", personal_pull, "give 0 (none) or more")
 
 
 def wrapped(
@@ -34,16 +32,13 @@ def wrapped(
     Raises:
         ConfigError: the method cannot do it.
     """
-    check_between(slow_momentum, model_average, personal_pull)
     between = BetweenRounds(method, slow_momentum, model_average)
     inner = between if slow_momentum or model_average else method
     if not personal_pull:
         return inner
     remedy = f"{type(method).__name__} has no `sgd` to train them by; give 0"
-    sgd = getattr(method, "sgd", None)
-    if not isinstance(sgd, LocalSGD):
-        raise ConfigError(f"personal_pull = {personal_pull:g} is not possible: {remedy}")
-    return PersonalModels(inner, sgd, personal_pull, getattr(method, "participation", 1.0))
+    require(hasattr(method, "sgd"), "personal_pull", personal_pull, remedy)
+    return PersonalModels(inner, method.sgd, personal_pull, getattr(method, "participation", 1.0))
 
 
 def unwrapped(method: Any) -> Any:

@@ -59,7 +59,8 @@ class Settings:
         every = self.checkpoint_every
         require(every >= 0, "checkpoint_every", every, "give a number of rounds, or 0 for none")
         require(self.client_chunk >= 0, "client_chunk", self.client_chunk, "give 0 or more")
-        check_between(**self.between)
+        check_between(self.slow_momentum, self.model_average)
+        require(self.personal_pull >= 0, "personal_pull", self.personal_pull, "give 0 or more")
 
     @property
     def between(self) -> dict[str, Any]:

@@ -209,7 +209,8 @@ def _check_same(folder: RunFolder, header: Mapping[str, Any], algorithm: Any) ->
         RunError: names what differs.
     """
     before, now = folder.header, header["identity"]
-    plain = {"algorithm": _defaults(unwrapped(algorithm)), "between_rounds": {"personal_pull": 0.0}}
+    nothing = dict.fromkeys(now["between_rounds"], 0.0)
+    plain = {"algorithm": _defaults(unwrapped(algorithm)), "between_rounds": nothing}
     for name, value in modern(before.get("identity") or {}).items():
         if not _agree(value, now[name], plain.get(name, {})):
             raise RunError(
