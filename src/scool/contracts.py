@@ -240,8 +240,7 @@ class Algorithm(Protocol[S]):
     is mixed). One that judges by validation data has a field `validation`, their share; one that
     trains other models than those in `theta` has `trains_theta = False`; one whose options name
     files has a method `complete`, which gives the same with what they hold, so that records hold
-    it too. `personal_pull` trains by its field `sgd`, in the rounds that `participation` draws a
-    client for, if it has that."""
+    it too."""
 
     def init(self, engine: Engine, theta0: Params) -> S: ...
     def step(self, engine: Engine, state: S, round: int) -> tuple[S, Info]: ...

@@ -15,7 +15,7 @@ from scool.experiment.scale_out import bench_scale_out
 from scool.recording.folder import RunFolder
 
 COMPARE = (
-    "compare --methods local,dpsgd --set dpsgd.degree=3 dpsgd.personal_pull=0.5 "
+    "compare --methods local,dpsgd --set dpsgd.degree=3 dpsgd.slow_momentum=0.5 "
     "--dataset synthetic --clients 7 --model linear --device cpu --rounds 2 --json --no-figures"
 ).split()
 

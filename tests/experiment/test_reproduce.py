@@ -203,15 +203,16 @@ def test_what_another_version_wrote_is_the_run_that_had_the_defaults_of_newer_op
     now = _config(Study(), TABLE1[0])
     old = json.loads(json.dumps(now))
     del old["algorithm"]["sgd"]["nesterov"], old["settings"]["slow_momentum"]
-    del old["settings"]["personal_pull"]
+    old["settings"]["personal_pull"] = 0.0  # gone, and had done nothing
     old["settings"]["average"] = old["settings"].pop("model_average")  # its name at first
     old["settings"] |= {"seed": 7, "rounds": 3, "device": "cuda"}
     assert conflicts(old, now) == {}
     newer = json.loads(json.dumps(now))
     newer["settings"]["slow_momentum"] = 0.5
     assert list(conflicts(old, newer)) == ["settings.slow_momentum"]
-    newer["settings"] |= {"slow_momentum": 0.0, "personal_pull": 1.0}
-    assert list(conflicts(old, newer)) == ["settings.personal_pull"]
+    old["settings"]["personal_pull"] = 1.0
+    assert list(conflicts(old, now)) == ["settings.personal_pull"]
+    del old["settings"]["personal_pull"]
     old["algorithm"]["forgotten"] = 1  # nobody knows any more what it did
     assert list(conflicts(old, now)) == ["algorithm.forgotten"]
     old["algorithm"]["sgd"]["lr"] = 0.02

@@ -286,6 +286,11 @@ def test_a_run_goes_on_without_an_option_that_is_gone_if_it_did_nothing(
     with pytest.raises(RunError, match="another algorithm"):
         fit(classification(), "linear", SCooL(sgd=SGD), rounds=2, resume=True, **options)
     header["identity"]["algorithm"] |= {"cross_when": "after", "validation": 0.0}
+    header["identity"]["between_rounds"]["personal_pull"] = 1.0
+    path.write_text(json.dumps(header))
+    with pytest.raises(RunError, match="another between_rounds"):
+        fit(classification(), "linear", SCooL(sgd=SGD), rounds=2, resume=True, **options)
+    header["identity"]["between_rounds"]["personal_pull"] = 0.0
     path.write_text(json.dumps(header))
     assert (
         fit(classification(), "linear", SCooL(sgd=SGD), rounds=2, resume=True, **options).rounds

@@ -325,11 +325,12 @@ def test_a_last_line_without_its_end_is_not_written_on(tmp_path: Path) -> None:
     assert path.read_text() == whole
 
 
-def test_a_search_from_before_an_option_goes_on(tmp_path: Path) -> None:
+def test_a_search_from_before_an_option_or_with_one_that_is_gone_goes_on(tmp_path: Path) -> None:
     expected = run_search(search(), tmp_path)
     path = tmp_path / "tune.json"
     values = json.loads(path.read_text())
-    del values["search"]["settings"]["personal_pull"]
+    del values["search"]["settings"]["model_average"]
+    values["search"]["settings"]["personal_pull"] = 0.0
     path.write_text(json.dumps(values))
     assert run_search(search(), tmp_path) == expected
     values["search"]["settings"]["forgotten"] = 1

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, final
 import torch
 
 from scool.algorithms.aggregate import per_client
-from scool.algorithms.personal_models import PersonalModels
 from scool.contracts import Engine
 from scool.errors import require
 from scool.types import Info, Params, Tree
@@ -24,28 +23,19 @@ def check_between(slow_momentum: float, model_average: float) -> None:
         require(0 <= value < 1, name, value, "give a number in [0, 1), 0 for none")
 
 
-def wrapped(
-    method: Any, slow_momentum: float = 0.0, model_average: float = 0.0, personal_pull: float = 0.0
-) -> Any:
+def wrapped(method: Any, slow_momentum: float = 0.0, model_average: float = 0.0) -> Any:
     """The method with what is asked for; itself where that is nothing.
 
     Raises:
         ConfigError: the method cannot do it.
     """
     between = BetweenRounds(method, slow_momentum, model_average)
-    inner = between if slow_momentum or model_average else method
-    if not personal_pull:
-        return inner
-    remedy = f"{type(method).__name__} has no `sgd` to train them by; give 0"
-    require(hasattr(method, "sgd"), "personal_pull", personal_pull, remedy)
-    return PersonalModels(inner, method.sgd, personal_pull, getattr(method, "participation", 1.0))
+    return between if slow_momentum or model_average else method
 
 
 def unwrapped(method: Any) -> Any:
     """The method that something was put around."""
-    while isinstance(method, BetweenRounds | PersonalModels):
-        method = method.method
-    return method
+    return method.method if isinstance(method, BetweenRounds) else method
 
 
 @final

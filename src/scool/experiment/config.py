@@ -19,7 +19,7 @@ from scool.experiment.result import Result
 from scool.experiment.run import fit
 from scool.models import ModelConfig
 
-BETWEEN = ("slow_momentum", "model_average", "personal_pull")
+BETWEEN = ("slow_momentum", "model_average")
 """Settings that recipes choose and that a comparison may give a single method."""
 
 
@@ -47,8 +47,6 @@ class Settings:
     """Each client's momentum over rounds (SlowMo), 0 to below 1."""
     model_average: float = 0.0
     """Score and keep each client's moving average over rounds, with this memory; 0: the last."""
-    personal_pull: float = 0.0
-    """Score and keep a personal model beside the method's, pulled to it so strongly; 0: none."""
     strict: bool = False
     """Stop when a client's numbers stop being finite, instead of leaving the client out."""
 
@@ -60,7 +58,6 @@ class Settings:
         require(every >= 0, "checkpoint_every", every, "give a number of rounds, or 0 for none")
         require(self.client_chunk >= 0, "client_chunk", self.client_chunk, "give 0 or more")
         check_between(self.slow_momentum, self.model_average)
-        require(self.personal_pull >= 0, "personal_pull", self.personal_pull, "give 0 or more")
 
     @property
     def between(self) -> dict[str, Any]:

@@ -10,8 +10,14 @@ RENAMED = {
     "algorithm.prior.optimizer": "algorithm.prior.prior_optimizer",
     "settings.average": "settings.model_average",
 }
-GONE = {"algorithm.anneal": 0, "algorithm.cross_when": "after", "algorithm.validation": 0}
-"""Options that SCooL had for a while, with the values that did nothing."""
+GONE = {
+    "algorithm.anneal": 0,
+    "algorithm.cross_when": "after",
+    "algorithm.validation": 0,
+    "settings.personal_pull": 0,
+    "between_rounds.personal_pull": 0,  # the same, in what tells a run from another
+}
+"""Options that SCooL (`algorithm`) or any run had for a while, with the values that did nothing."""
 
 
 def modern(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -23,7 +29,7 @@ def modern(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in values.items():
         path = f"{prefix}{name}"
-        if path in GONE and value == GONE[path] and _is_scool(values):
+        if _is_gone(path, values) and value == GONE[path]:
             continue
         if isinstance(value, Mapping):
             value = modern(value, f"{path}.")
@@ -31,9 +37,9 @@ def modern(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _is_scool(algorithm: Mapping[str, Any]) -> bool:
-    """Other methods have no prior, and may have an option of the same name."""
-    return "prior" in algorithm
+def _is_gone(path: str, values: Mapping[str, Any]) -> bool:
+    """Other methods than SCooL, which have no prior, may have an option of the same name."""
+    return path in GONE and ("prior" in values or not path.startswith("algorithm."))
 
 
 def check_gone(values: Mapping[str, Any]) -> None:
@@ -42,11 +48,11 @@ def check_gone(values: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: names it.
     """
-    algorithm = values["algorithm"]
-    for path in GONE if _is_scool(algorithm) else ():
-        name = path.rpartition(".")[2]
-        if name in algorithm:
+    for path in GONE:
+        part, _, name = path.rpartition(".")
+        options = values.get(part, {})
+        if name in options and _is_gone(path, options):
             raise ConfigError(
-                f"{name} = {algorithm[name]!r} is not possible: SCooL had this option for a while "
+                f"{name} = {options[name]!r} is not possible: scool had this option for a while "
                 "and has it no more. Repeat the run without it, or with the version that made it"
             )

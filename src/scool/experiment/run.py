@@ -90,7 +90,6 @@ def fit(
     client_chunk: int = 0,
     slow_momentum: float = 0.0,
     model_average: float = 0.0,
-    personal_pull: float = 0.0,
     strict: bool = False,
     precision: Precision = "float32",
     recorders: Sequence[Recorder] = (),
@@ -114,8 +113,6 @@ def fit(
             results.
         slow_momentum, model_average: what a client does with its own model between rounds, see
             `algorithms.between_rounds`; 0 for nothing.
-        personal_pull: train a personal model beside the method's, pulled to it with this strength,
-            and score and keep that, see `algorithms.personal_models`; 0 for none.
         strict: stop when a client's numbers stop being finite, instead of leaving it out.
         precision: of the products in local training, `float32` or `bf16`; models, updates, cross
             losses and scores are float32 (TF32 on a GPU) in both.
@@ -137,7 +134,6 @@ def fit(
         ("client_chunk", client_chunk, int),
         ("slow_momentum", slow_momentum, float),
         ("model_average", model_average, float),
-        ("personal_pull", personal_pull, float),
         ("resume", resume, bool),
         ("strict", strict, bool),
     ):
@@ -159,11 +155,7 @@ def fit(
     federation = prepare_data(federation, algorithm, seed)
     kind = type(algorithm).__name__
     method = method or kind
-    between = {
-        "slow_momentum": slow_momentum,
-        "model_average": model_average,
-        "personal_pull": personal_pull,
-    }
+    between = {"slow_momentum": slow_momentum, "model_average": model_average}
     module, theta0 = prepare_model(model, federation, seed)
     options: dict[str, Any] = {
         "seed": seed,

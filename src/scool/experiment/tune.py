@@ -13,6 +13,7 @@ from scool.data.federation import Federation
 from scool.errors import ConfigError, DataError, QuarantineError, RunError
 from scool.experiment.compare import why_not
 from scool.experiment.config import RunConfig, Settings, execute
+from scool.experiment.older import modern
 from scool.experiment.options import as_dict, with_options
 from scool.experiment.result import finite, spread
 from scool.experiment.run import Interrupted
@@ -180,7 +181,8 @@ def _is_same(before: Any, search: Search) -> bool:
     """Whether a file holds this search; an option that is newer had its default then."""
     now = json.loads(json.dumps(search.to_dict()))  # JSON has no tuples
     try:
-        settings = as_dict(with_options(Settings(), before["settings"], "settings"))
+        then = modern({"settings": before["settings"]})["settings"]
+        settings = as_dict(with_options(Settings(), then, "settings"))
     except (ConfigError, KeyError, TypeError, AttributeError):
         return False
     return before | {"settings": json.loads(json.dumps(settings))} == now

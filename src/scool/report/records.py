@@ -125,9 +125,9 @@ class RunRecord:
                 with safe_open(path, framework="pt") as file:
                     names = set(file.keys())
                     # SBM keeps Omega, one block a client; MMSBM keeps gamma, a mixture.
-                    # Below `method`, once or twice, where something is put around it.
+                    # Below `method` where something is done between rounds.
                     kept = ("graph/omega", "graph/gamma")
-                    for name in (f"{depth * 'method/'}{n}" for depth in range(3) for n in kept):
+                    for name in (*kept, *(f"method/{name}" for name in kept)):
                         if name in names:
                             share = file.get_tensor(name)
                             return share / share.sum(dim=1, keepdim=True).clamp(min=1e-12)

@@ -9,7 +9,6 @@ _SBM, _ATT, _DRAWN = "scool-sbm", "scool-attention", "scool-drawn"
 _MODELS, _TENTH = {"aggregate": "models"}, {"fraction": 0.1}
 _NOISE = {"cross_noise": 0.1}
 _SHARE = {**PRIOR_OFF, **_NOISE, "temperature": 0.5}
-_ANYBODY = {"temperature": 1e6}
 _TABLE = {row.name: row for row in TABLE1}
 _BETWEEN = {"slow_momentum": 0.7, "model_average": 0.9}
 
@@ -57,7 +56,7 @@ BEYOND: tuple[Row, ...] = (
             ("no-momentum", "no slow momentum", {"slow_momentum": 0.0}),
             ("last-model", "the last model, no average", {"model_average": 0.0}),
             ("T-0.5", "T = 0.5", {"temperature": 0.5}),
-            ("anybody", "anybody, whatever w says", _ANYBODY),
+            ("anybody", "anybody, whatever w says", {"temperature": 1e6}),
             ("no-noise", "no label noise", {"cross_noise": 0.0}),
             (
                 "blocks",
@@ -95,23 +94,5 @@ BEYOND: tuple[Row, ...] = (
         "fedavg of all clients, slow momentum 0.7, average 0.9",
         {"participation": 1.0, **_BETWEEN},
         about="100 rounds: 500 local epochs a client, as in the other rows",
-    ),
-    # Ditto's personal models, beside models that come from peers instead of a server.
-    *(
-        change(
-            "personal",
-            against,
-            f"{against}-personal",
-            f"{title}, personal models",
-            {**options, "personal_pull": 1.0},
-            about="two models are trained, so 1,000 epochs are counted; at equal work: round 50",
-            method=method,
-        )
-        for against, title, options, method in (
-            (_DRAWN, "drawn peers", {}, _DRAWN),
-            ("drawn-anybody", "drawn peers, anybody", _ANYBODY, _DRAWN),
-            (_SBM, "SCooL-SBM", {}, _SBM),
-            ("dpsgd-5-epochs", "D-PSGD (s = 5 epochs)", {}, "dpsgd"),
-        )
     ),
 )
