@@ -3,7 +3,10 @@
 Entries are read as those of `ablations`.
 """
 
-from scool.experiment.reproduction.rows import PRIOR_OFF, TABLE1, Row, change
+from collections.abc import Mapping
+from typing import Any
+
+from scool.experiment.reproduction.rows import DRAWN_OFTEN, PRIOR_OFF, TABLE1, Row, change
 
 _SBM, _ATT, _DRAWN = "scool-sbm", "scool-attention", "scool-drawn"
 _MODELS, _TENTH = {"aggregate": "models"}, {"fraction": 0.1}
@@ -11,6 +14,39 @@ _NOISE = {"cross_noise": 0.1}
 _SHARE = {**PRIOR_OFF, **_NOISE, "temperature": 0.5}
 _TABLE = {row.name: row for row in TABLE1}
 _BETWEEN = {"slow_momentum": 0.7, "model_average": 0.9}
+
+_PARTS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
+    ("best-peers", "the best peers, for good", {"peers": "best"}),
+    ("updates", "updates averaged", {"aggregate": "updates"}),
+    ("no-momentum", "no slow momentum", {"slow_momentum": 0.0}),
+    ("last-model", "the last model, no average", {"model_average": 0.0}),
+    ("T-0.5", "T = 0.5", {"temperature": 0.5}),
+    ("anybody", "anybody, whatever w says", {"temperature": 1e6}),
+    ("no-noise", "no label noise", {"cross_noise": 0.0}),
+    (
+        "blocks",
+        "block prior of scool-sbm",
+        {"num_blocks": 10, "b_in": 0.8, "cross_noise": 0.0},
+    ),
+)
+
+
+def _often(
+    name: str, title: str, options: Mapping[str, Any], *, about: str = "", rounds: int = 500
+) -> Row:
+    """A change to drawn peers with one epoch a round."""
+    row = "scool-drawn-1-epoch"
+    return change(
+        "drawn-1-epoch",
+        row,
+        f"drawn-1-epoch-{name}",
+        title,
+        {**DRAWN_OFTEN, **options},
+        about=about,
+        method=_DRAWN,
+        rounds=rounds,
+    )
+
 
 BEYOND: tuple[Row, ...] = (
     # Can a learned graph use clients that share some classes, with few peers?
@@ -47,32 +83,16 @@ BEYOND: tuple[Row, ...] = (
         )
         for kind in ("overlap", "fraction", "squared")
     ),
-    # What makes the drawn peers work, one change at a time.
-    *(
-        change("drawn", _DRAWN, f"drawn-{name}", title, options)
-        for name, title, options in (
-            ("best-peers", "the best peers, for good", {"peers": "best"}),
-            ("updates", "updates averaged", {"aggregate": "updates"}),
-            ("no-momentum", "no slow momentum", {"slow_momentum": 0.0}),
-            ("last-model", "the last model, no average", {"model_average": 0.0}),
-            ("T-0.5", "T = 0.5", {"temperature": 0.5}),
-            ("anybody", "anybody, whatever w says", {"temperature": 1e6}),
-            ("no-noise", "no label noise", {"cross_noise": 0.0}),
-            (
-                "blocks",
-                "block prior of scool-sbm",
-                {"num_blocks": 10, "b_in": 0.8, "cross_noise": 0.0},
-            ),
-        )
-    ),
-    change(
-        "drawn",
-        _DRAWN,
-        "drawn-often",
-        "1 epoch a round, 2 % of peers",
-        {"epochs": 1, "fraction": 0.02, "model_average": 0.98},
-        about="500 rounds: as many epochs, a tenth more bytes; peers are drawn after 11 epochs",
-        rounds=500,
+    # What makes the drawn peers work, one change at a time, with 5 epochs a round and with one.
+    *(change("drawn", _DRAWN, f"drawn-{name}", title, options) for name, title, options in _PARTS),
+    *(_often(name, title, options) for name, title, options in _PARTS),
+    _often("1-percent", "1 % of peers", {"fraction": 0.01}),
+    _often(
+        "1000-rounds",
+        "1 % of peers, 1,000 rounds",
+        {"fraction": 0.01, "model_average": 0.99},
+        about="as many epochs as Ditto's two models have",
+        rounds=1000,
     ),
     # The same between rounds for everybody: what slow momentum and averages give other methods.
     *(
