@@ -119,6 +119,14 @@ def test_the_rows_of_the_paper_and_their_protocol() -> None:
     ditto: Any = configs["ditto"]
     assert ditto.algorithm.participation == 0.1  # its common model is trained as FedAvg's
     assert configs["scool-sbm-released"].settings.model.relu_logits
+    often: Any = configs["scool-drawn-1-epoch"]
+    assert (often.algorithm.sgd.epochs, often.algorithm.fraction) == (1, 0.02)
+    parts = [row for row in ABLATIONS if row.family == "drawn-1-epoch"]
+    for row in parts:  # each starts from that row
+        config: Any = study.config(row, 0)
+        changed = {name.rpartition(".")[2] for name in conflicts(often.to_dict(), config.to_dict())}
+        assert config.algorithm.sgd.epochs == 1 and changed <= set(row.options), row.name
+    assert len(parts) == 10
 
 
 def test_the_figures_of_the_paper() -> None:

@@ -34,7 +34,7 @@ def wrapped(method: Any, slow_momentum: float = 0.0, model_average: float = 0.0)
 
 
 def unwrapped(method: Any) -> Any:
-    """The method that something was put around."""
+    """The method that something was put around, or itself."""
     return method.method if isinstance(method, BetweenRounds) else method
 
 

@@ -18,7 +18,7 @@ from scool.experiment.config import (
     execute,
     with_recipe,
 )
-from scool.experiment.older import modern
+from scool.experiment.older import check_gone, modern
 from scool.experiment.options import as_dict, with_options
 from scool.experiment.recipes import METHODS
 from scool.experiment.result import Result
@@ -138,6 +138,7 @@ class Comparison:
         if values.get("format") != "scool-compare-1":
             raise RunError(f"this comparison has format {values.get('format')!r}: another version")
         values = modern(values)
+        check_gone(values)
         return cls(
             methods=tuple(values["methods"]),
             settings=with_options(Settings(), values["settings"], "settings"),

@@ -38,7 +38,8 @@ def modern(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _is_gone(path: str, values: Mapping[str, Any]) -> bool:
-    """Other methods than SCooL, which have no prior, may have an option of the same name."""
+    """Whether it is an option of GONE. A method without a prior is not SCooL, and may have one of
+    that name."""
     return path in GONE and ("prior" in values or not path.startswith("algorithm."))
 
 

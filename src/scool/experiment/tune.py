@@ -178,7 +178,8 @@ def _claim(search: Search, out: Path) -> tuple[RunFolder, list[dict[str, Any]]]:
 
 
 def _is_same(before: Any, search: Search) -> bool:
-    """Whether a file holds this search; an option that is newer had its default then."""
+    """Whether a file holds this search. An option that is newer had its default then, and one that
+    is gone did nothing."""
     now = json.loads(json.dumps(search.to_dict()))  # JSON has no tuples
     try:
         then = modern({"settings": before["settings"]})["settings"]

@@ -6,7 +6,7 @@ Entries are read as those of `ablations`.
 from collections.abc import Mapping
 from typing import Any
 
-from scool.experiment.reproduction.rows import DRAWN_OFTEN, PRIOR_OFF, TABLE1, Row, change
+from scool.experiment.reproduction.rows import DRAWN_1_EPOCH, PRIOR_OFF, TABLE1, Row, change
 
 _SBM, _ATT, _DRAWN = "scool-sbm", "scool-attention", "scool-drawn"
 _MODELS, _TENTH = {"aggregate": "models"}, {"fraction": 0.1}
@@ -23,25 +23,20 @@ _PARTS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     ("T-0.5", "T = 0.5", {"temperature": 0.5}),
     ("anybody", "anybody, whatever w says", {"temperature": 1e6}),
     ("no-noise", "no label noise", {"cross_noise": 0.0}),
-    (
-        "blocks",
-        "block prior of scool-sbm",
-        {"num_blocks": 10, "b_in": 0.8, "cross_noise": 0.0},
-    ),
+    ("blocks", "ten blocks, no label noise", {"num_blocks": 10, "b_in": 0.8, "cross_noise": 0.0}),
 )
 
 
-def _often(
+def _change_1_epoch(
     name: str, title: str, options: Mapping[str, Any], *, about: str = "", rounds: int = 500
 ) -> Row:
     """A change to drawn peers with one epoch a round."""
-    row = "scool-drawn-1-epoch"
     return change(
         "drawn-1-epoch",
-        row,
+        "scool-drawn-1-epoch",
         f"drawn-1-epoch-{name}",
         title,
-        {**DRAWN_OFTEN, **options},
+        {**DRAWN_1_EPOCH, **options},
         about=about,
         method=_DRAWN,
         rounds=rounds,
@@ -85,13 +80,13 @@ BEYOND: tuple[Row, ...] = (
     ),
     # What makes the drawn peers work, one change at a time, with 5 epochs a round and with one.
     *(change("drawn", _DRAWN, f"drawn-{name}", title, options) for name, title, options in _PARTS),
-    *(_often(name, title, options) for name, title, options in _PARTS),
-    _often("1-percent", "1 % of peers", {"fraction": 0.01}),
-    _often(
+    *(_change_1_epoch(name, title, options) for name, title, options in _PARTS),
+    _change_1_epoch("1-percent", "1 % of peers", {"fraction": 0.01}),
+    _change_1_epoch(
         "1000-rounds",
         "1 % of peers, 1,000 rounds",
         {"fraction": 0.01, "model_average": 0.99},
-        about="as many epochs as Ditto's two models have",
+        about="as many epochs as Ditto's two models have; averages over twice as many, too",
         rounds=1000,
     ),
     # The same between rounds for everybody: what slow momentum and averages give other methods.

@@ -11,7 +11,7 @@ from typing import Any
 
 PRIOR_OFF = {"num_blocks": 1, "b_in": 0.5}
 """One block, even odds: the block prior says nothing."""
-DRAWN_OFTEN = {"epochs": 1, "fraction": 0.02, "model_average": 0.98}
+DRAWN_1_EPOCH = {"epochs": 1, "fraction": 0.02, "model_average": 0.98}
 """Drawn peers with a round after every epoch: fewer peers in each, and an average over as many
 epochs."""
 SINGLE_STEPS = 25_000
@@ -146,7 +146,7 @@ _TABLE1: tuple[Row, ...] = (
         "scool-drawn",
         "not in the paper: the same in five times as many rounds, with 2 % of the clients in each; "
         "as many epochs, about 4 % more bytes, 3.5 times as many messages",
-        DRAWN_OFTEN,
+        DRAWN_1_EPOCH,
         rounds=500,
     ),
     Row("scool-mmsbm", "SCooL-MMSBM", "scool-mmsbm", "not in the paper's table"),
