@@ -216,6 +216,8 @@ def test_mistakes_in_a_toml_file(text: str, message: str) -> None:
         (["compare", "--methods", ","], "at least one"),
         (["compare", "--methods", "local,local"], "once"),
         (["compare", "--set", "num_blocks=3"], "METHOD.OPTION=VALUE"),
+        (["compare", "--num-blocks", "3"], "write --set scool-sbm.num_blocks=VALUE"),
+        (["compare", "--methods", "local,fedavg", "--participation=1"], "--set fedavg.particip"),
         (["compare", "--set", "scool-sbm.num_block=3"], "did you mean 'num_blocks'"),
         (["compare", "--set", "scool-smb.num_blocks=3"], "did you mean 'scool-sbm'"),
         (["compare", "--set", "scool-sbm.num_blocks=x"], "whole number"),
@@ -478,6 +480,18 @@ def test_resume_draws_a_comparison_only_where_it_was_started_with_figures() -> N
     Path("c/compare.json").write_text(json.dumps(record))  # as older versions wrote it
     assert dispatch(["resume", "c", "--quiet"]) == 0
     assert sorted(Path("c").glob("*.png")) == drawn
+
+
+def test_compare_says_what_a_recipe_keeps(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", "--methods", "local,scool-drawn", "--slow-momentum", "0", "--quiet", *SMALL]
+    words += ["--rounds", "1", "--no-figures", "--set", "scool-drawn.model_average=0"]
+    with pytest.warns(UserWarning, match="has no effect"):
+        assert dispatch(words) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note:")]
+    assert said == [
+        "note: scool-drawn has slow_momentum 0.5 by its recipe; "
+        "--set scool-drawn.slow_momentum=0 for none"
+    ]
 
 
 def test_compare_over_seeds_and_from_toml(capsys: pytest.CaptureFixture[str]) -> None:

@@ -297,7 +297,11 @@ def test_what_has_no_effect_is_mentioned(options: dict[str, Any], words: str) ->
 @pytest.mark.parametrize(
     ("rounds", "options", "remedy"),
     [
-        (3, {"peers": "drawn", "sparsify_round": 2}, "run at least 4, or give at most 1"),
+        (
+            3,
+            {"peers": "drawn", "sparsify_round": 2},
+            "run at least 4, or give sparsify_round = 1 or less",
+        ),
         (1, {"peers": "drawn", "sparsify_round": 0}, "run at least 2$"),
         (3, {"peers": "drawn", "sparsify_round": 1}, ""),
         (3, {"sparsify_round": 2}, ""),

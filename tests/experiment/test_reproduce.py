@@ -197,6 +197,10 @@ def test_rows_are_chosen_by_name_method_or_family() -> None:
         "dpsgd-1-step",
         "dpsgd-5-epochs",
     ]
+    assert [r.name for r in choose_rows("table1", "scool-drawn")] == ["scool-drawn"]  # not both
+    assert choose_rows("table1", "local,all") == choose_rows("table1") == TABLE1
+    with pytest.raises(ConfigError, match=r"methods = ' ' is not possible: .* or all"):
+        choose_rows("table1", " ")
     topology = choose_rows("ablations", "topology")
     assert topology[0].name == "dpsgd-5-epochs" and len(topology) == 7
     with pytest.raises(ConfigError, match="unknown row of table1 'scool-sbn': did you mean"):

@@ -157,6 +157,7 @@ def test_words_and_whole_numbers_have_nothing_in_between() -> None:
         ({"budget": 1, "seeds": 2}, "a candidate takes 2 runs"),
         ({"seeds": 0}, "seeds"),
         ({"space": {"lrr": (1,)}}, "none of the methods has an option 'lrr'.*'lr'"),
+        ({"space": {"model_average": (0.8, 0.9)}}, "option of the run.*give --model-average VALUE"),
         ({"space": {"temperature": (1,)}}, "none of the methods"),
         ({"space": {"lr": ()}}, "lr"),
         ({"space": {"lr": (0.1, 0.1)}}, "each value once"),

@@ -98,6 +98,10 @@ def test_weights_mark_samples_and_finished_clients() -> None:
     assert batches.active.sum(dim=1).tolist() == [2, 1, 1, 3]
     assert set(batches.weight.unique().tolist()) == {0.0, 1.0}
     assert int(batches.position.max()) < 10 and int(batches.position.min()) >= 0
+    huge = plan(
+        LocalSGD(epochs=2, batch_size=10**9)
+    )  # a batch is no larger than the largest client
+    assert huge.position.shape == (4, 2, 10) and huge.weight.sum(dim=2)[:, 1].tolist() == SIZES
 
 
 def test_draws_are_without_replacement_and_belong_to_their_stream() -> None:

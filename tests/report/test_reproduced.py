@@ -152,6 +152,19 @@ def test_whole_runs_replace_shortened_ones_unless_those_are_asked_for(tmp_path: 
     assert [m.rounds for m in shown] == [100, 2] and not notes
 
 
+def test_of_a_longer_run_the_first_rounds_count(tmp_path: Path) -> None:
+    """At equal work: `--results ... --rounds 1`; a round that nobody scored is no end."""
+    whole = record(tmp_path, ROWS["ditto"], 0, 90.0, graphs=True)
+    found, notes = summaries(tmp_path, TABLE1, Study(rounds=1))
+    row = found["ditto"]
+    assert (row["accuracy"], row["rounds"], row["difference"]) == (91.0, 1, None) and not notes
+    assert (row["epochs"], row["bytes_sent"], row["seconds"]) == (5, 600, 1.5)  # of that round
+    (measured,), _ = collect(Study(rounds=1), TABLE1, [tmp_path])
+    assert list(measured.records[0].graph_files) == [0]
+    found, notes = summaries(tmp_path, TABLE1, Study(rounds=7))
+    assert not found and notes == [f"{whole} is left out: round 7 was not evaluated"]
+
+
 def test_of_shortened_runs_the_longest_is_shown(tmp_path: Path) -> None:
     for rounds in (2, 5):
         record(tmp_path, ROWS["local"], 0, 60.0 + rounds, rounds=rounds)

@@ -125,14 +125,14 @@ class SCooL:
         """What was asked for and has no effect in so few rounds.
 
         >>> SCooL(peers="drawn").remark(10).partition(": ")[2]
-        'run at least 12, or give at most 8'
+        'run at least 12, or give sparsify_round = 8 or less'
         """
         last = rounds - 2  # the graph is sparse from the round after sparsify_round on
         if self.peers == "best" or self.sparsify_round <= last:
             return ""
         words = f"peers = {self.peers!r} has no effect in {rounds} rounds"
         remedy = f"run at least {self.sparsify_round + 2}"
-        less = f", or give at most {last}" if last >= 0 else ""
+        less = f", or give sparsify_round = {last} or less" if last >= 0 else ""
         return f"{words} with sparsify_round = {self.sparsify_round}: {remedy}{less}"
 
     @property

@@ -20,7 +20,8 @@ from scool.experiment.compare import (
     summarise,
 )
 from scool.experiment.config import Settings, default_run
-from scool.experiment.options import as_dict, with_options
+from scool.experiment.options import as_dict, option_names, with_options
+from scool.experiment.recipes import METHODS
 from scool.experiment.result import Result
 from scool.experiment.tune import read_chosen, searched_data
 from scool.learning.local_sgd import LocalSGD
@@ -64,6 +65,7 @@ def compare(arguments: Sequence[str]) -> int:
     tables = per_method.values() if isinstance(per_method, dict) else [None]
     if not all(isinstance(table, dict) for table in tables):
         raise ConfigError("method in the configuration file is not possible: write [method.NAME]")
+    _refuse_own(arguments, options)
     base = default_run("local", peek_data(arguments, options))
     default = CompareCommand(settings=base.settings, sgd=base.algorithm.sgd)
     default = with_options(default, options, "the configuration file")
@@ -82,11 +84,36 @@ def compare(arguments: Sequence[str]) -> int:
         options=merged,
         figures=command.figures,
     )
-    say(notes + _overruled(tuned, merged, command.sgd, base.algorithm.sgd))
+    say(notes + _overruled(tuned, merged, command.sgd, base.algorithm.sgd) + _kept(comparison))
     out = command.out or new_folder(f"compare-{command.settings.data.dataset}")
     with leading(command.ranks, command.settings.data.num_clients):
         goes_on(command.out)
         return _finish(comparison, out, command.json, command.quiet)
+
+
+def _refuse_own(arguments: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Say how to set an option of single methods that was given to all."""
+    words = [word[2:].partition("=")[0] for word in arguments if word.startswith("--")]
+    names = {word.replace("-", "_") for word in (*words, *options)}
+    for name in sorted(names - option_names(CompareCommand())):
+        if owners := [m for m, (_, method) in METHODS.items() if name in option_names(method)]:
+            chosen = peek(arguments, "--methods") or options.get("methods") or DEFAULT_METHODS
+            owner = next((m for m in owners if m in str(chosen).split(",")), owners[0])
+            raise ConfigError(
+                f"{name} is an option of single methods: write --set {owner}.{name}=VALUE, or "
+                f"{name} in a table [method.{owner}] of the configuration file"
+            )
+
+
+def _kept(comparison: Comparison) -> list[str]:
+    """What methods have by their recipe where the common options say nothing."""
+    common, options = comparison.settings.between, comparison.options or {}
+    return [
+        f"{run.method} has {name} {value} by its recipe; --set {run.method}.{name}=0 for none"
+        for run in comparison.runs(comparison.settings.seed)
+        for name, value in run.settings.between.items()
+        if value != common[name] and name not in options.get(run.method, {})
+    ]
 
 
 def say(notes: Sequence[str]) -> None:

@@ -54,14 +54,14 @@ class ReproduceCommand:
     that one)."""
     seed: int = 0
     """The first seed."""
-    methods: str = ""
-    """Rows, methods or families with commas between; default: all. --list shows them."""
+    methods: str = "all"
+    """Rows, methods or families with commas between. --list shows them."""
     out: Path | None = None
     """Folder that runs, tables and figures are added to; default: runs/reproduction."""
     results: tuple[Path, ...] = ()
     """Run nothing: take the records below these folders. Prints; files only with --out."""
     rounds: int = 0
-    """Most rounds of a run, to shorten; 0: as the row says."""
+    """Most rounds of a run, to shorten (of records the first ones); 0: as the row says."""
     device: str = "auto"
     """auto, cpu or cuda."""
     data_dir: str | None = None
@@ -184,8 +184,8 @@ def _report(
     if not measured:
         raise RunError(
             f"no finished run of {target}, {study.name} is in "
-            f"{', '.join(map(str, folders))}: check --dataset, --setting, --methods, --clients and "
-            "--seed"
+            f"{', '.join(map(str, folders))}: check --dataset, --setting, --methods, --clients, "
+            f"--rounds and --seed{''.join(f'; {note}' for note in notes[:1])}"
         )
     shown, words = without_shortened(measured, study)
     notes += words

@@ -65,7 +65,7 @@ def _check_sizes(num_clients: int, groups: int, samples_per_client: int, availab
         0 < num_clients <= available,
         "clients",
         num_clients,
-        f"{available} training digits serve at most {available} clients",
+        f"give 1 to {available}, as many as there are training digits",
     )
     require(
         0 < groups <= num_clients,

@@ -38,7 +38,12 @@ class ClientModel(nn.Module):
         shape = self.input_shape
         if shape is not None:
             is_fit = tuple(inputs.shape[1:]) == shape
-            require(is_fit, "x", f"inputs of shape {tuple(inputs.shape)}", f"give (n, *{shape})")
+            require(
+                is_fit,
+                "x",
+                f"inputs of shape {tuple(inputs.shape)}",
+                f"give (n, {', '.join(map(str, shape))})",
+            )
         first = next(self.network.parameters())
         if self.takes_tokens:
             is_whole = not inputs.is_floating_point()

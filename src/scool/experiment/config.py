@@ -145,7 +145,9 @@ def execute(
 def config_of(header: Mapping[str, Any], path: Path) -> RunConfig:
     """The configuration that a run folder was made with."""
     if "format" not in header:
-        raise RunError(f"{path / 'run.json'} is damaged: it does not say what it is")
+        raise RunError(
+            f"{path / 'run.json'} is damaged: it does not say what it is. Bring back a whole copy"
+        )
     if header["format"] != "scool-run-1":
         raise RunError(
             f"{path} was written by another version of scool ({header['format']}): "

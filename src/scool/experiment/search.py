@@ -9,7 +9,7 @@ import torch
 
 from scool.errors import ConfigError, nearest, require
 from scool.experiment.compare import Comparison
-from scool.experiment.config import RunConfig, Settings, default_run, with_recipe
+from scool.experiment.config import BETWEEN, RunConfig, Settings, default_run, with_recipe
 from scool.experiment.options import as_dict, with_options
 from scool.learning.local_sgd import LocalSGD
 from scool.randomness import generator
@@ -35,6 +35,11 @@ class Search:
         for option, values in self.space.items():
             require(len(values) > 0, option, "", "give values with commas between")
             require(len(values) == len(set(values)), option, list(values), "give each value once")
+            if option in BETWEEN:
+                flag = f"--{option.replace('_', '-')}"
+                raise ConfigError(
+                    f"{option} is an option of the run, one value for all: give {flag} VALUE"
+                )
             known = {name for method in self.methods for name in self._defaults(method)}
             if option not in known:
                 hint = nearest(option, known)

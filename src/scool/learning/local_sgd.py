@@ -170,7 +170,8 @@ def plan_batches(sgd: LocalSGD, mask: Tensor, clients: Tensor, round: int, seed:
     epoch, batch = g // per_epoch[:, None], g % per_epoch[:, None]
     first = epoch[:, :1]
     order = _shuffles(mask, clients, first, int((epoch - first).max()) + 1, seed)  # (n, E, N)
-    slot = batch[..., None] * sgd.batch_size + torch.arange(sgd.batch_size, device=mask.device)
+    width = min(sgd.batch_size, mask.shape[1])  # nobody has more samples
+    slot = batch[..., None] * sgd.batch_size + torch.arange(width, device=mask.device)
     taken = (slot < sizes[:, None, None]) & (step < per_round[:, None])[..., None]  # (n, S, b)
     flat = (epoch - first)[..., None] * mask.shape[1] + slot.clamp(max=mask.shape[1] - 1)
     position = order.flatten(1).gather(1, flat.flatten(1)).view_as(slot)

@@ -125,7 +125,7 @@ def collect(
 
     A run belongs to a row by its configuration, whatever its folder is called. Runs of different
     lengths are never averaged; of several runs of one seed the newest counts. Without `seeds` all
-    that are recorded count.
+    that are recorded count. Where the study is shorter than a run, its first rounds count.
     """
     records, notes = find_records(folders)
     options = [row_options(record.header["config"]) for record in records]
@@ -146,6 +146,11 @@ def collect(
                 words = f"damaged, {record.rounds} of {rounds} rounds are recorded"
                 notes.append(f"{record.path} is left out: {words}")
                 continue
+            if study.rounds and rounds > study.rounds and record.status == "finished":
+                record, rounds = shortened(record, study.rounds), study.rounds
+                if not (record.evaluated and record.evaluated[-1]["round"] == rounds - 1):
+                    notes.append(f"{record.path} is left out: round {rounds} was not evaluated")
+                    continue
             of_length = lengths.setdefault(rounds, {})
             if (record.seed or 0) in of_length:
                 older = of_length[record.seed or 0].path
@@ -156,6 +161,16 @@ def collect(
             runs = [by_seed[seed] for seed in sorted(by_seed)]
             found.append(Measured(row, config, rounds, runs))
     return found, list(dict.fromkeys(notes))
+
+
+def shortened(record: RunRecord, rounds: int) -> RunRecord:
+    """The first rounds of a run, as if it had ended there."""
+    return replace(
+        record,
+        rows=[row for row in record.rows if row["round"] < rounds],
+        seconds={t: seconds for t, seconds in record.seconds.items() if t < rounds},
+        graph_files={t: path for t, path in record.graph_files.items() if t < rounds},
+    )
 
 
 def without_shortened(

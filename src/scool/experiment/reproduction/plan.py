@@ -110,8 +110,8 @@ def _key(study: Study, row: Row) -> str:
     return repr((config.settings.rounds, sorted(row_options(config.to_dict()).items())))
 
 
-def choose_rows(target: str, words: str = "") -> tuple[Row, ...]:
-    """The rows of a target, or those named: by row, by method, or by family of ablations.
+def choose_rows(target: str, words: str = "all") -> tuple[Row, ...]:
+    """All rows of a target, or those named: by row, else by method or by family of ablations.
 
     Ablations bring along the rows they are compared with, in front of their family.
     """
@@ -119,16 +119,21 @@ def choose_rows(target: str, words: str = "") -> tuple[Row, ...]:
         unknown("target", target, TARGETS)
     rows = TARGETS[target]
     names = [word.strip() for word in words.split(",") if word.strip()]
+    require(bool(names), "methods", words, "give rows, methods or families, or all")
+    own = {row.name for row in rows}
+    known = own | {word for row in rows for word in (row.method, row.family, "all") if word}
     for name in names:
-        known = {word for row in rows for word in _words(row)}
         if name not in known:
             unknown(f"row of {target}", name, known)
-    chosen = [row for row in rows if not names or any(name in _words(row) for name in names)]
+    chosen = [
+        row
+        for row in rows
+        if any(
+            name in ("all", row.name) or (name not in own and name in (row.method, row.family))
+            for name in names
+        )
+    ]
     return tuple(_with_references(chosen) if target == "ablations" else chosen)
-
-
-def _words(row: Row) -> set[str]:
-    return {row.name, row.method, row.family} - {""}
 
 
 def _with_references(rows: Sequence[Row]) -> list[Row]:
