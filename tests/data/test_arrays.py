@@ -204,7 +204,7 @@ def test_samples_of_a_dataset_need_one_shape() -> None:
 def test_refuses_options() -> None:
     with pytest.raises(DataError, match="label 1: labels run from 0 to 0"):
         from_arrays([client(4)], num_classes=1)
-    with pytest.raises(ConfigError, match=r"test fraction = 1\.5"):
+    with pytest.raises(ConfigError, match=r"test_fraction = 1\.5"):
         from_arrays([client(4)], test_fraction=1.5)
     with pytest.raises(ConfigError, match="unknown task"):
         from_arrays([client(4)], task="ranking")  # pyright: ignore[reportArgumentType]

@@ -89,7 +89,7 @@ def test_validation_comes_from_the_clients_own_training_samples() -> None:
     other = from_partition("v", x, y, x, y, parts, val_fraction=0.25, seed=2)
     assert torch.equal(f.val.index, again.val.index)
     assert not torch.equal(f.val.index, other.val.index)
-    with pytest.raises(ConfigError, match="validation fraction = 1"):
+    with pytest.raises(ConfigError, match="val_fraction = 1"):
         from_partition("v", x, y, x, y, parts, val_fraction=1.0)
 
 

@@ -63,7 +63,8 @@ def hold_out(
     >>> [len(part[0]) for part in hold_out([torch.arange(10)], 0.2, seed=0)]
     [8, 2]
     """
-    require(0 <= fraction < 1, f"{purpose} fraction", fraction, "give a number in [0, 1)")
+    field = "val_fraction" if purpose == "validation" else f"{purpose}_fraction"
+    require(0 <= fraction < 1, field, fraction, "give a number in [0, 1)")
     kept: list[Tensor] = []
     held: list[Tensor] = []
     for client, own in enumerate(rows):

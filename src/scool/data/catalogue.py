@@ -90,6 +90,7 @@ class Dataset:
     files: tuple[str, ...] = ()  # under the data root
     instead: tuple[str, ...] = ()  # other files that will do
     read: Callable[..., Labelled] | None = None  # None: made in memory
+    num_images: int = 0  # training and test images of the published files
     transform: ImageTransform | None = None
     hub: Hub | None = None
 
@@ -106,6 +107,7 @@ DATASETS: dict[str, Dataset] = {
         ),
         instead=("cifar10.npz",),
         read=read_cifar10,
+        num_images=60_000,
         transform=transforms.CIFAR10,
         hub=Hub("uoft-cs/cifar10", "img", "label"),
     ),
@@ -116,6 +118,7 @@ DATASETS: dict[str, Dataset] = {
         files=(f"{CIFAR100_FOLDER}/train.bin", f"{CIFAR100_FOLDER}/test.bin"),
         instead=("cifar100.npz",),
         read=read_cifar100,
+        num_images=60_000,
         transform=transforms.CIFAR100,
         hub=Hub("uoft-cs/cifar100", "img", "fine_label"),
     ),
@@ -125,6 +128,7 @@ DATASETS: dict[str, Dataset] = {
         files=tuple(f"mnist/{file}.gz" for file in FILES),
         instead=(f"mnist/{FILES[0]}", f"MNIST/raw/{FILES[0]}", "mnist.npz"),
         read=read_mnist,
+        num_images=70_000,
         transform=transforms.MNIST,
         hub=Hub("ylecun/mnist", "image", "label"),
     ),
@@ -138,6 +142,7 @@ DATASETS: dict[str, Dataset] = {
             "fashion-mnist.npz",
         ),
         read=read_fashion_mnist,
+        num_images=70_000,
         transform=transforms.FASHION_MNIST,
         hub=Hub("zalando-datasets/fashion_mnist", "image", "label"),
     ),
@@ -148,6 +153,7 @@ DATASETS: dict[str, Dataset] = {
         files=tuple(f"{FOLDER}/{n}.npy" for n in ("images", "labels", "is_train_of_class")),
         instead=(f"{FOLDER}/{LISTS[0]}",),
         read=read_mini_imagenet,
+        num_images=60_000,
         transform=transforms.MINI_IMAGENET,
     ),
 }

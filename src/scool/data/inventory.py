@@ -49,9 +49,11 @@ def check(name: str, root: Path) -> str:
     if dataset.read is None:
         return f"{name}: built in, nothing to check"
     data = dataset.read(root, verify=True)
+    total = len(data.y_train) + len(data.y_test)
+    part = "" if total == dataset.num_images else f"; the published set has {dataset.num_images:,}"
     return (
         f"{name}: ok, {len(data.y_train):,} training and {len(data.y_test):,} test images of "
-        f"{tuple(data.x_train.shape[1:])}, {dataset.num_classes} classes"
+        f"{tuple(data.x_train.shape[1:])}, {dataset.num_classes} classes{part}"
     )
 
 
