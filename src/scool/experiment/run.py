@@ -111,8 +111,10 @@ def fit(
             left of a finished run, and only a stop by a person saves the state.
         client_chunk: models trained side by side; 0 chooses by free memory. No influence on
             results.
-        slow_momentum, model_average: what a client does with its own model between rounds, see
-            `algorithms.between_rounds`; 0 for nothing.
+        slow_momentum: how much of its last change a client repeats in every round, see
+            `algorithms.between_rounds`; 0 for none.
+        model_average: memory of the average over rounds that is scored and kept; 0 for the last
+            model.
         strict: stop when a client's numbers stop being finite, instead of leaving it out.
         precision: of the products in local training, `float32` or `bf16`; models, updates, cross
             losses and scores are float32 (TF32 on a GPU) in both.
