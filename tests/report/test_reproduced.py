@@ -375,6 +375,18 @@ def test_convergence_over_local_epochs(tmp_path: Path) -> None:
     assert local_epochs(fedavg) == 0.5
 
 
+def test_convergence_averages_the_losses_between_evaluations(tmp_path: Path) -> None:
+    record(tmp_path, ROWS["local"], 0, 80.0)
+    (path,) = tmp_path.glob("local-*/metrics.jsonl")
+    first, last = (json.loads(line) for line in path.read_text().splitlines())
+    between = [{**first, "round": t, "scores": None, "train_loss": float(t)} for t in (10, 20)]
+    lines = [first, *between, {**last, "train_loss": 60.0}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = figures("convergence", tmp_path)["convergence"]
+    losses = [(r["round"], r["mean"]) for r in rows if r["measure"] == "train_loss"]
+    assert losses == [(1, first["train_loss"]), (100, 30.0)]
+
+
 def _one(place: Path, row: Row) -> Path:
     record(place / "other", row, 0, 50.0)
     return place / "other"
@@ -408,6 +420,7 @@ def test_graph_error_of_the_first_rounds(tmp_path: Path) -> None:
     measured, _ = collect(STUDY, choose_rows("graph-error"), [tmp_path])
     plot = figures_of("graph-error", measured)["graph-error"]
     assert len(plot.figure.axes) == 1  # no groups are known: no panel for the Rand index
+    assert plot.figure.axes[0].get_ylim()[0] == 0.0  # small distances look small
 
 
 def test_budget_over_the_bytes_of_a_client(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Curves and figures of one method over its seeds."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,19 @@ def curve(records: Sequence[RunRecord], name: str) -> dict[str, list[Any]]:
         "low": values.min(axis=0).tolist(),
         "high": values.max(axis=0).tolist(),
     }
+
+
+def between_evaluations(record: RunRecord) -> RunRecord:
+    """The evaluated rounds of a run, each with the mean training loss since the one before: where
+    few clients train in a round, its own loss is that of chance."""
+    rows: list[Row] = []
+    losses: list[float | None] = []
+    for row in record.rows:
+        losses.append(row.get("train_loss"))
+        if row.get("scores") is not None:
+            rows.append({**row, "train_loss": _mean(losses)})
+            losses = []
+    return replace(record, rows=rows)
 
 
 def client_band(records: Sequence[RunRecord], rounds: Sequence[int]) -> dict[str, list[Any]]:

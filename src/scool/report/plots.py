@@ -107,8 +107,9 @@ def plot_graph_error(records: Sequence[RunRecord], width: float) -> Plot:
                     )
                 ]
         need_records(rows, "no round is common to the seeds of a method")
-        for axes, (_, words) in zip(panels.flat, known, strict=True):
+        for axes, (name, words) in zip(panels.flat, known, strict=True):
             axes.set_ylabel(words)
+            axes.set_ylim(min(0.0, axes.get_ylim()[0]), 1.05 if name == "graph_ari" else None)
             axes.xaxis.get_major_locator().set_params(integer=True)
         panels.flat[-1].set_xlabel("round")
         legend(figure, panels.flat[0], width)

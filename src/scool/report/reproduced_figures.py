@@ -13,7 +13,7 @@ from scool.experiment.progress import EARLY
 from scool.experiment.reproduction.rows import BUDGET, BUDGETS, TABLE1
 from scool.recording.atomic import write_bytes
 from scool.recording.folder import make_folder
-from scool.report.lines import cumulative, curve
+from scool.report.lines import between_evaluations, cumulative, curve
 from scool.report.plot import as_csv
 from scool.report.plots import FEW, Plot, Row, legend, legend_height, need_records, plot_graph_error
 from scool.report.plots_graph import Panel, client_order, draw_panels, strongest_edges
@@ -65,8 +65,9 @@ def local_epochs(measured: Measured) -> float:
 
 
 def plot_convergence(rows: Sequence[Measured]) -> Plot:
-    """Test accuracy and training loss over local epochs, a line a row, a band over the seeds where
-    lines are few. A row looks the same in all pictures, whichever others are there."""
+    """Test accuracy and training loss over local epochs, a line a row (SCooL's are thick), a band
+    over the seeds where lines are few. A row looks the same in all pictures, whichever others are
+    there."""
     table: list[Row] = []
     labels = [row.row.title for row in rows]
     places = {row.name: place for place, row in enumerate(TABLE1)}
@@ -75,9 +76,11 @@ def plot_convergence(rows: Sequence[Measured]) -> Plot:
         figure, ((left, right),) = picture(1, 2, width=WIDE, height=height)
         for row in rows:
             number = places[row.row.name]
-            step, style = local_epochs(row), line_style(number)
+            width = 1.6 if row.row.method.startswith("scool") else 0.8
+            step, style = local_epochs(row), {**line_style(number), "linewidth": width}
+            runs = [between_evaluations(record) for record in row.scored]
             for axes, name in ((left, "accuracy_mean"), (right, "train_loss")):
-                line = curve(row.scored, name)
+                line = curve(runs, name)
                 x = [step * (t + 1) for t in line["round"]]
                 mark = marker_of(number) if len(x) == 1 else None
                 axes.plot(x, line["mean"], label=plain(row.row.title), marker=mark, **style)
