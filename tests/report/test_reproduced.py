@@ -465,25 +465,25 @@ def test_ten_percent_in_the_sbm_setting_belongs_to_the_budget() -> None:
     assert found["scool-sbm-10-percent"]["accuracy"] == pytest.approx(88.4, abs=0.01)
 
 
-PAGE = (ROOT / "docs/reproduction.md").read_text()
-PLACES = re.findall(
-    r"<!-- begin (\S+) (\S+)-(\w+) from (.+?) -->\n\n(.*?)\n\n<!-- end \1 \2-\3 -->",
-    PAGE,
-    re.DOTALL,
-)
+PLACE = r"<!-- begin (\S+) (\S+)-(\w+) from (.+?) -->\n\n(.*?)\n\n<!-- end \1 \2-\3 -->"
+PLACES = [
+    found
+    for page in ("reproduction.md", "ablations.md")
+    for found in re.findall(PLACE, (ROOT / "docs" / page).read_text(), re.DOTALL)
+]
 
 
-def test_the_page_has_tables() -> None:
-    assert len(PLACES) >= 2
+def test_the_pages_have_tables() -> None:
+    assert {target for target, *_ in PLACES} == {"table1", "budget", "ablations"}
 
 
 @pytest.mark.parametrize(
     ("target", "dataset", "setting", "folders", "text"), PLACES, ids=lambda v: v[:20]
 )
-def test_the_numbers_of_the_page_are_those_of_the_records(
+def test_the_numbers_of_the_pages_are_those_of_the_records(
     target: str, dataset: str, setting: Any, folders: str, text: str
 ) -> None:
-    """If this fails: scool reproduce TARGET --results FOLDER --page docs/reproduction.md"""
+    """If this fails: the commands are at the end of docs/reproduction.md"""
     study = Study(dataset, setting)
     places = [ROOT / folder for folder in folders.split()]
     measured, _ = collect(study, choose_rows(target), places)

@@ -79,7 +79,7 @@ def _cells(rows: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
     head += ["paper", "± clients", "difference"] if has_paper else []
     if has_change:
         head += ["against", "change"] if len(references) > 1 else [f"− {references[0]}"]
-    head += ["L1", "epochs", "sent", "seconds"]
+    head += ["L1", "epochs", "sent"]
     lines: list[list[str]] = []
     for row in rows:
         line = [row["title"], _ours(row), number(row["std_clients"]), number(row["std_seeds"])]
@@ -94,7 +94,7 @@ def _cells(rows: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
             line.append(_judged(row["change"], row["change_verdict"]))
         sent = row["bytes_sent"]
         line += [number(row["graph_l1"], 3), number(row["epochs"], 0)]
-        line += ["–" if sent is None else human_bytes(sent), number(row["seconds"], 0)]
+        line.append("–" if sent is None else human_bytes(sent))
         lines.append(line)
     return head, lines
 
@@ -112,13 +112,23 @@ def _ours(row: Summary) -> str:
 def _unmasked(row: Summary) -> str:
     """The accuracy, and what it lost on the seeds that have both."""
     change = row["unmasked_change"]
-    return number(row["unmasked"]) + ("" if change is None else f" ({change:+.2f})")
+    return number(row["unmasked"]) + ("" if change is None else f" ({signed(change)})")
 
 
 def _judged(difference: float | None, words: str) -> str:
     if difference is None:
         return "–"
-    return f"{difference:+.2f}" + (f" ({words})" if words else "")
+    return signed(difference) + (f" ({words})" if words else "")
+
+
+def signed(difference: float) -> str:
+    """A difference in points.
+
+    >>> signed(1.234), signed(-0.001)
+    ('+1.23', '0.00')
+    """
+    text = f"{difference:+.2f}"
+    return "0.00" if float(text) == 0 else text
 
 
 def number(value: float | None, digits: int = 2) -> str:
