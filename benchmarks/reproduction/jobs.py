@@ -11,15 +11,16 @@ import argparse
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple, cast
 
 from scool.cli.console import Console
 from scool.contracts import Recorder
-from scool.errors import unknown
+from scool.errors import RunError, unknown
 from scool.experiment.reproduction.paper import Setting
 from scool.experiment.reproduction.plan import TARGETS, Job, Study, jobs_of
-from scool.experiment.reproduction.running import run_jobs, state_of
+from scool.experiment.reproduction.running import Shelf, run_jobs, state_of
 
 
 class Line(NamedTuple):
@@ -36,12 +37,22 @@ def read(path: Path) -> list[Line]:
     return [Line(d, cast("Setting", kind), row, int(n), float(s)) for d, kind, row, n, s in found]
 
 
+@cache
 def job_of(line: Line, out: Path, data_dir: str | None, rounds: int) -> Job:
     study = Study(line.dataset, line.setting, seed=line.seed, data_dir=data_dir, rounds=rounds)
     rows = {row.name: row for target in TARGETS.values() for row in target}
     if line.row not in rows:
         unknown("row", line.row, rows)
     return jobs_of(study, [rows[line.row]], out)[0]
+
+
+def is_over(job: Job) -> bool:
+    """Whether nothing is left to do; a folder with something else in it is passed over, too."""
+    try:
+        return state_of(job) == "over"
+    except RunError as error:
+        print(f"passed over: {error}", flush=True)
+        return True
 
 
 @contextmanager
@@ -61,7 +72,7 @@ def main() -> None:
     parser.add_argument("--data-dir")
     parser.add_argument("--rounds", type=int, default=0, help="most rounds of a run, to shorten")
     options = parser.parse_args()
-    end, passed = time.monotonic() + options.seconds, set[Path]()
+    end, passed, shelf = time.monotonic() + options.seconds, set[Path](), Shelf()
     while True:
         left = end - time.monotonic()
         jobs = [
@@ -69,11 +80,11 @@ def main() -> None:
             for line in read(options.list)
             if line.seconds <= left
         ]
-        todo = [job for job in jobs if job.folder not in passed and state_of(job) != "over"]
-        if not todo:
+        job = next((j for j in jobs if j.folder not in passed and not is_over(j)), None)
+        if job is None:
             return
-        passed.add(todo[0].folder)
-        run_jobs(todo[:1], watch)  # passes over what another process is at
+        passed.add(job.folder)
+        run_jobs([job], watch, shelf=shelf)  # passes over what another process is at
 
 
 if __name__ == "__main__":

@@ -45,6 +45,25 @@ def test_every_round_has_other_peers_that_count_alike() -> None:
     assert (seen.sum(dim=1) > COUNT + 1).all()
 
 
+def test_peers_are_drawn_by_the_posterior() -> None:
+    """From the first sparse round on mostly of the own group (half of the clients), which drawing
+    anybody would not give; and until then weights are those of the posterior."""
+    infos = run(peers="drawn")[1]
+    oneself = torch.eye(20, dtype=torch.bool)
+    truth = synthetic(20, 2, 20, seed=1).truth
+    assert truth is not None
+    for info in infos[SPARSE + 1 :]:
+        drawn = (info["graph"] > 0) & ~oneself
+        assert drawn[truth > 0].sum() > 0.7 * drawn.sum()
+    dense = infos[SPARSE]["graph"]
+    assert dense[~oneself].std() > 0.01  # not all alike
+
+
+def test_the_first_peers_are_drawn_too() -> None:
+    drawn, best = (run(peers=peers)[1][SPARSE + 1]["graph"] > 0 for peers in ("drawn", "best"))
+    assert not drawn.equal(best)
+
+
 def test_what_is_not_measured_is_remembered() -> None:
     states, _, _ = run(peers="drawn")
     before, after = states[-2].cross_loss, states[-1].cross_loss

@@ -65,6 +65,15 @@ def test_table_then_again_then_from_the_records(
     again = reproduce(capsys, "table1", "--methods", words[2], *results)
     assert [row["accuracy"] for row in again["rows"]] == [row["accuracy"] for row in first["rows"]]
     assert not Path("r").exists() and not Path("runs").exists()  # prints only
+    for chosen, seeds in (([], [0, 1]), (["--seed", "0"], [0]), (["--seed", "1"], [1])):
+        rows = reproduce(capsys, "table1", *results, *chosen)["rows"]
+        assert all(row["seeds"] == seeds for row in rows)
+    two = reproduce(capsys, "table1", *results, "--seeds", "2")["rows"]
+    assert all(row["seeds"] == [0, 1] for row in two)
+    page = Path("page.md")
+    page.write_text("<!-- begin table1 cifar10-noniid -->\n<!-- end table1 cifar10-noniid -->\n")
+    reproduce(capsys, "table1", *results, "--page", "page.md")
+    assert "| SCooL-SBM | " in page.read_text() and "from elsewhere -->" in page.read_text()
     reproduce(capsys, "table1", *results, "--out", "tables")
     assert Path("tables/table1-cifar10-noniid.md").is_file()
 

@@ -14,6 +14,7 @@ import pytest
 from scool.contracts import Recorder
 from scool.data import catalogue
 from scool.errors import ConfigError, RunError
+from scool.experiment.older import modern
 from scool.experiment.progress import LONG
 from scool.experiment.recipes import METHODS
 from scool.experiment.reproduction import running
@@ -24,7 +25,7 @@ from scool.experiment.reproduction.matching import conflicts
 from scool.experiment.reproduction.paper import DATASETS, SETTINGS, Reported, Setting, reported
 from scool.experiment.reproduction.plan import TARGETS, Job, Study, choose_rows, jobs_of
 from scool.experiment.reproduction.rows import BUDGET, TABLE1, Row
-from scool.experiment.reproduction.running import TimeLeft, run_jobs
+from scool.experiment.reproduction.running import TimeLeft, run_jobs, state_of
 from scool.experiment.run import Interrupted
 from scool.recording.folder import RunFolder
 from tiny_images import write_cifar10
@@ -135,7 +136,7 @@ def test_the_figures_of_the_paper() -> None:
     assert reported("scool-attention", "mini-imagenet", "sbm") == Reported(51.69, 2.80)
     assert reported("dada", "cifar100", "noniid") == Reported(57.61, 5.45)
     assert reported("cga-5-epochs", "cifar100", "noniid") == Reported(None, None)
-    assert reported("scool-attention-released", "cifar10", "sbm") == Reported(94.33, None)
+    assert reported("scool-attention-released", "cifar10", "sbm") == Reported(94.33, None, seeds=1)
     assert reported("truth", "cifar10", "sbm") is None
     for column, sums in SUMS.items():
         found = [reported(name, *column) for name in PAPER_ROWS]
@@ -233,6 +234,34 @@ def test_what_another_version_wrote_is_the_run_that_had_the_defaults_of_newer_op
     assert list(conflicts(old | {"method": "fedavg"}, now)) == ["method"]
 
 
+def test_an_option_that_a_record_lacks_was_not_what_the_method_sets_now() -> None:
+    """An option that is newer than a record did nothing then, whatever `scool-drawn` asks for."""
+    now = _config(Study(), next(row for row in TABLE1 if row.name == "scool-drawn"))
+    old = json.loads(json.dumps(now))
+    del old["algorithm"]["peers"]
+    assert conflicts(old, now) == {"algorithm.peers": ("best", "drawn")}
+
+
+def test_renamed_options_are_those_of_scool() -> None:
+    """Another method may have an option of a name that SCooL's had once."""
+    assert modern({"algorithm": {"precision": 1}}) == {"algorithm": {"precision": 1}}
+    scool = modern({"algorithm": {"precision": 1, "prior": {"optimizer": "adam"}}})
+    prior = {"prior_optimizer": "adam"}
+    assert scool == {"algorithm": {"model_precision": 1, "prior": prior}}
+
+
+def test_the_number_of_the_paper_is_the_default() -> None:
+    assert Study(clients=100) == Study()
+    assert Study(clients=99) != Study()
+
+
+def test_runs_are_evaluated_twenty_times_and_those_without_augmentation_come_last() -> None:
+    assert Study().config(TABLE1[0], 0).settings.eval_every == 5
+    jobs = jobs_of(Study(seeds=2), choose_rows("ablations", "augmentation"), Path())
+    plain = [job.config.settings.data.augment for job in jobs if job.config.settings.seed == 0]
+    assert plain == sorted(plain, reverse=True) and not all(plain)
+
+
 # ---------------------------------------------------------------------- running it
 
 
@@ -325,6 +354,8 @@ def test_the_clients_of_a_seed_are_those_of_a_plain_run(data: Path) -> None:
         theirs = catalogue.load(config.settings.data, seed)
         assert mine.train.index.equal(theirs.train.index) and mine.classes.equal(theirs.classes)
         assert mine.train.x.equal(theirs.train.x) and mine.name == theirs.name
+    plain = replace(tiny(data).config(TABLE1[0], 0).settings.data, augment=False)
+    assert shelf.federation(plain, 0).transform != mine.transform  # the same seed, other data
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit("killed")])
@@ -386,7 +417,8 @@ def test_a_long_run_keeps_evaluated_rounds_and_all_that_was_spent(tmp_path: Path
     )
     assert sum(r["bytes"] for r in rows) == sum(r["traffic"]["mix"] for r in rows) == 3 * count
     assert sum(r["seconds"] for r in times) == 0.25 * count
-    assert rows[0]["train_loss"] == 1.0 / 100
+    assert sum(r["messages"] for r in rows) == 2 * sum(r["epochs"] for r in rows) == count
+    assert rows[0]["train_loss"] == pytest.approx(sum(1 / (t + 1) for t in range(100)) / 100)
     before = (folder.path / "metrics.jsonl").read_bytes()
     tidy(folder.path)
     assert (folder.path / "metrics.jsonl").read_bytes() == before
@@ -402,6 +434,28 @@ def test_another_run_in_the_folder_is_refused(data: Path, tmp_path: Path) -> Non
     (job,) = jobs_of(tiny(data, rounds=1), changed, tmp_path)
     with pytest.raises(RunError, match=r"made with algorithm\.sgd\.lr = 0\.01, not 0\.5"):
         run_jobs([job], watching(Silent()))
+    (own,) = jobs_of(tiny(data, rounds=1), rows, tmp_path)
+    (other,) = jobs_of(tiny(data, rounds=1, seed=1), rows, tmp_path)
+    own.folder.rename(other.folder)
+    with pytest.raises(RunError, match=r"made with settings\.seed = 0, not 1"):
+        run_jobs([other], watching(Silent()))
+
+
+def test_only_what_is_finished_or_diverged_is_over(data: Path, tmp_path: Path) -> None:
+    (job,) = jobs_of(tiny(data, rounds=1), choose_rows("table1", "dpsgd-1-step"), tmp_path)
+    assert state_of(job) == "new"
+    run_jobs([job], watching(Silent()))
+    folder = RunFolder(job.folder)
+    (job.folder / "checkpoint-000001.safetensors").touch()
+    assert state_of(job) == "over" and run_jobs([job], watching(Silent())) == 0
+    assert not list(job.folder.glob("checkpoint-*"))  # a kill had come between
+    for status, state in (("failed", "started"), ("interrupted", "started"), ("diverged", "over")):
+        folder.update_header(status=status)
+        assert state_of(job) == state
+    (job.folder / "graphs" / "000000.safetensors").unlink()
+    (job.folder / "graphs").rmdir()
+    state_of(job)
+    assert not (job.folder / "graphs").exists()  # asking changes nothing
 
 
 def test_a_run_that_diverges_is_recorded_and_the_others_go_on(data: Path, tmp_path: Path) -> None:

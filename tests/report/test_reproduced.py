@@ -5,6 +5,8 @@ import io
 import json
 import math
 import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,10 @@ from scool.errors import RunError
 from scool.experiment.reproduction.plan import Study, choose_rows
 from scool.experiment.reproduction.rows import TABLE1, Row
 from scool.recording.folder import RunFolder
+from scool.report import reproduced
 from scool.report.reproduced import (
     collect,
-    noise,
+    find_records,
     stated_options,
     summarise_row,
     without_shortened,
@@ -31,6 +34,7 @@ from scool.report.reproduced_tables import (
     fill_page,
     table_csv,
 )
+from scool.report.seed_noise import noise
 
 ROOT = Path(__file__).parents[2]
 ROWS = {row.name: row for row in TABLE1}
@@ -86,7 +90,7 @@ def test_means_and_both_spreads(tmp_path: Path) -> None:
     found, notes = summaries(tmp_path, TABLE1)
     assert list(found) == ["scool-sbm"] and notes == []
     row = found["scool-sbm"]
-    assert row["accuracy"] == 91.0 and row["best_round"] == 92.0 and row["seeds"] == [0, 1, 2]
+    assert row["accuracy"] == 91.0 and row["best_accuracy"] == 92.0 and row["seeds"] == [0, 1, 2]
     assert row["std_clients"] == 3.0 and row["std_seeds"] == 1.0
     assert row["paper"] == 91.37 and row["difference"] == pytest.approx(-0.37)
     assert row["noise"] == pytest.approx(4.30 * math.sqrt(1 / 3 + 1 / 5))
@@ -102,6 +106,14 @@ def test_one_seed_is_called_so_and_a_clear_difference_is_not(tmp_path: Path) -> 
     assert found["local"]["verdict"] == "one seed" and found["local"]["std_seeds"] is None
     assert found["fedavg"]["verdict"] == "" and found["fedavg"]["difference"] > 4
     assert noise([1.0]) is None and noise([2.0, 2.0]) == 0.0
+    assert noise([0.0, 1.0] * 10) == pytest.approx(2.23 * math.sqrt(0.25 * 20 / 19 / 20))
+
+
+def test_of_the_authors_statements_the_number_of_seeds_is_not_known(tmp_path: Path) -> None:
+    for seed, accuracy in enumerate((91.0, 92.0)):
+        record(tmp_path, ROWS["scool-sbm-released"], seed, accuracy)
+    row = summaries(tmp_path, TABLE1)[0]["scool-sbm-released"]
+    assert row["noise"] == pytest.approx(12.71 * math.sqrt(0.5) * math.sqrt(1 / 2 + 1))
 
 
 def test_changes_are_taken_seed_by_seed(tmp_path: Path) -> None:
@@ -117,6 +129,7 @@ def test_changes_are_taken_seed_by_seed(tmp_path: Path) -> None:
     change = found["null-model", "null-0"]
     assert change["change"] == pytest.approx(-1.01) and change["change_verdict"] == ""
     assert change["against"] == "scool-sbm" and change["std_seeds"] > 9
+    assert change["change_seeds"] == 3
     assert found["cross-losses", "cross-10"]["change_verdict"] == "within seed noise"
     assert found["cross-losses", "scool-sbm"]["against"] == ""
     assert change["paper"] is None  # only the table stands beside the paper
@@ -216,8 +229,8 @@ def test_rows_of_the_table_are_compared_with_scool_seed_by_seed(tmp_path: Path) 
 
 
 def test_the_newest_run_of_a_seed_counts_and_unfinished_ones_do_not(tmp_path: Path) -> None:
-    old = record(tmp_path, ROWS["local"], 0, 10.0, started="2029")
-    record(tmp_path, ROWS["local"], 0, 90.0, started="2031")
+    old = record(tmp_path / "z", ROWS["local"], 0, 10.0, started="2029")
+    record(tmp_path / "a", ROWS["local"], 0, 90.0, started="2031")  # whatever its folder is called
     record(tmp_path, ROWS["local"], 1, 90.0, status="interrupted")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken/run.json").write_text("{")
@@ -262,6 +275,24 @@ def test_damaged_records_are_left_out_by_name(tmp_path: Path) -> None:
     assert any(note.startswith(f"{broken} is left out: run.json is damaged") for note in notes)
 
 
+def test_a_run_without_an_accuracy_is_left_out_by_name(tmp_path: Path) -> None:
+    record(tmp_path, ROWS["local"], 0, 90.0)
+    broken = record(tmp_path, ROWS["local"], 1, 50.0)
+    metrics = broken / "metrics.jsonl"
+    metrics.write_text(
+        metrics.read_text().replace('"accuracy_mean": 50.0', '"accuracy_mean": null')
+    )
+    found, notes = summaries(tmp_path, TABLE1)
+    assert found["local"]["seeds"] == [0]
+    assert notes == [f"{broken} is left out: damaged, round 100 has scores and no accuracy"]
+
+
+def test_folders_inside_each_other_are_read_once(tmp_path: Path) -> None:
+    record(tmp_path / "inner", ROWS["local"], 0, 90.0)
+    measured, notes = collect(STUDY, TABLE1, [tmp_path, tmp_path / "inner"])
+    assert len(measured) == 1 and not notes
+
+
 def test_seeds_can_be_chosen_among_the_recorded(tmp_path: Path) -> None:
     for seed in range(3):
         record(tmp_path, ROWS["local"], seed, 90.0)
@@ -288,6 +319,12 @@ def test_fewer_clients_are_not_the_experiment_of_the_paper(tmp_path: Path) -> No
     assert "90.00 (10 clients, the paper 100)" in as_markdown("table1", few, [alone], [])
 
 
+def test_a_row_says_what_happens_between_rounds() -> None:
+    row = ROWS["scool-drawn-1-epoch"]
+    stated = stated_options(STUDY.config(row, 0), row)
+    assert (stated["slow_momentum"], stated["model_average"]) == (0.7, 0.98)
+
+
 def test_a_row_says_what_it_is_about_even_where_that_is_the_default() -> None:
     (row,) = choose_rows("budget", "scool-sbm-10-percent")
     assert stated_options(STUDY.config(row, 0), row)["fraction"] == 0.1
@@ -301,6 +338,24 @@ def test_divergence_is_shown(tmp_path: Path) -> None:
     assert row["paper"] == "diverges" and row["diverged"] == "diverged in 1 of 2 seeds"
     assert row["seeds"] == [1] and row["difference"] is None
     assert "| diverges |" in as_markdown("table1", STUDY, [row], [])
+    assert "50.00 (diverged in 1 of 2 seeds)" in as_markdown("table1", STUDY, [row], [])
+
+
+def test_clients_that_stopped_are_shown(tmp_path: Path) -> None:
+    for seed, lost in ((0, '"quarantined": {"1": "loss"}'), (1, '"diverged": 2')):
+        metrics = record(tmp_path, ROWS["local"], seed, 50.0) / "metrics.jsonl"
+        metrics.write_text(metrics.read_text().replace('"round": 99', f'{lost}, "round": 99'))
+        row = summaries(tmp_path, TABLE1)[0]["local"]
+        assert row["diverged"] == ("1 of 3", "up to 2 of 3")[seed] + " clients stopped"
+    assert "50.00 (up to 2 of 3 clients stopped)" in as_markdown("table1", STUDY, [row], [])
+
+
+def test_a_run_that_diverged_later_counts_until_there(tmp_path: Path) -> None:
+    record(tmp_path, ROWS["local"], 0, 50.0, status="diverged")
+    row = summaries(tmp_path, TABLE1, Study(rounds=1))[0]["local"]
+    assert (row["rounds"], row["accuracy"], row["diverged"]) == (1, 51.0, "")
+    row = summaries(tmp_path, TABLE1)[0]["local"]
+    assert (row["rounds"], row["diverged"]) == (100, "diverged in 1 of 1 seeds")
 
 
 def test_four_formats_hold_the_same_numbers(tmp_path: Path) -> None:
@@ -402,6 +457,11 @@ def test_heat_maps_of_the_recorded_rounds(tmp_path: Path) -> None:
     measured, _ = collect(STUDY, choose_rows("graphs", "scool-attention"), [tmp_path])
     with pytest.raises(RunError, match="its records have no graphs/"):
         figures_of("graphs", measured)
+    for file in tmp_path.glob("scool-sbm-*/graphs/*"):
+        file.write_bytes(b"damaged")
+    measured, _ = collect(STUDY, choose_rows("graphs", "scool-sbm"), [tmp_path])
+    with pytest.raises(RunError, match="its records have no graphs/ that can be read"):
+        figures_of("graphs", measured)
 
 
 def test_graph_error_of_the_first_rounds(tmp_path: Path) -> None:
@@ -430,6 +490,13 @@ def test_budget_over_the_bytes_of_a_client(tmp_path: Path) -> None:
     assert len(rows) == 16 and {r["percent"] for r in rows} == {2, 5, 8, 10}
     assert {r["method"] for r in rows} == {"scool-sbm", "scool-attention", "scool-drawn", "dpsgd"}
     assert rows[0]["bytes_of_a_client"] == 400 and rows[0]["noise"] is None
+    assert rows[0]["bytes_of_a_client_in_the_last_round"] == 200
+    for row in choose_rows("budget", "scool-sbm"):  # one line of four has a second seed
+        record(tmp_path, row, 1, 52.0)
+    rows = figures("budget", tmp_path)["budget"]
+    found = {(r["method"], len(r["seeds"]), r["accuracy"], r["noise"] is None) for r in rows}
+    one = {(method, 1, 50.0, True) for method in ("scool-attention", "scool-drawn", "dpsgd")}
+    assert found == one | {("scool-sbm", 2, 51.0, False)}
 
 
 def test_a_line_of_the_budget_has_the_same_seeds_throughout(tmp_path: Path) -> None:
@@ -474,9 +541,25 @@ PLACES = [
 
 
 def test_the_pages_have_tables() -> None:
-    assert {target for target, *_ in PLACES} == {"table1", "budget", "ablations"}
+    pages = [(ROOT / "docs" / page).read_text() for page in ("reproduction.md", "ablations.md")]
+    assert len(PLACES) == sum(page.count("<!-- begin ") for page in pages) == 10
 
 
+@pytest.fixture(scope="module")
+def read_once() -> Iterator[None]:
+    """The records of this repository are some hundred runs."""
+    once = cache(find_records)
+
+    def again(folders: list[Path]) -> Any:
+        records, notes = once(tuple(folders))
+        return records, list(notes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reproduced, "find_records", again)
+        yield
+
+
+@pytest.mark.usefixtures("read_once")
 @pytest.mark.parametrize(
     ("target", "dataset", "setting", "folders", "text"), PLACES, ids=lambda v: v[:20]
 )

@@ -53,7 +53,8 @@ class BetweenRounds:
                     lies in a flatter place than each of them. Izmailov et al., SWA, UAI 2018.
 
     Both are about `theta`, the models that a method scores; common models that some train beside
-    them (Ditto, pFedMe) are left alone. A client in quarantine stays where it is.
+    them (Ditto, pFedMe) are left alone. A client in quarantine keeps its model, and its average
+    goes on towards that.
     """
 
     method: Any

@@ -52,12 +52,13 @@ class ReproduceCommand:
     seeds: int | None = None
     """How many, from --seed on; default: 1, and with --results all that are recorded (with --seed:
     that one)."""
-    seed: int = 0
-    """The first seed."""
+    seed: int | None = None
+    """The first seed; default: 0."""
     methods: str = "all"
     """Rows, methods or families with commas between. --list shows them."""
     out: Path | None = None
-    """Folder that runs, tables and figures are added to; default: runs/reproduction."""
+    """Folder that runs are added to; its tables and figures show the rows asked for last. Default:
+    runs/reproduction."""
     results: tuple[Path, ...] = ()
     """Run nothing: take the records below these folders. Prints; files only with --out."""
     rounds: int = 0
@@ -85,7 +86,7 @@ class ReproduceCommand:
             dataset=self.dataset,
             setting=self.setting,
             seeds=1 if self.seeds is None else self.seeds,
-            seed=self.seed,
+            seed=self.seed or 0,
             rounds=self.rounds,
             device=self.device,
             data_dir=self.data_dir,
@@ -96,8 +97,10 @@ class ReproduceCommand:
     @property
     def wanted_seeds(self) -> range | None:
         """Of recorded runs; None: all."""
-        is_open = self.seeds is None and not self.seed
-        return None if is_open else range(self.seed, self.seed + (self.seeds or 1))
+        if self.seeds is None and self.seed is None:
+            return None
+        first = self.seed or 0
+        return range(first, first + (self.seeds or 1))
 
 
 def usage() -> str:
@@ -161,7 +164,7 @@ def _show(jobs: Sequence[Job], as_json: bool) -> None:
     for job in jobs:
         try:
             is_new = state_of(job) == "new"
-            status = "to do" if is_new else str(RunFolder.open(job.folder).header.get("status"))
+            status = "to do" if is_new else str(RunFolder(job.folder).header.get("status"))
         except RunError:
             status = "in the way"  # damaged, of other options, or no run at all
         rounds = job.config.settings.rounds

@@ -29,18 +29,19 @@ def modern(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in values.items():
         path = f"{prefix}{name}"
-        if _is_gone(path, values) and value == GONE[path]:
+        is_known = _is_known(path, values)
+        if is_known and path in GONE and value == GONE[path]:
             continue
         if isinstance(value, Mapping):
             value = modern(value, f"{path}.")
-        found[RENAMED.get(path, path).rpartition(".")[2]] = value
+        found[(RENAMED.get(path, path) if is_known else path).rpartition(".")[2]] = value
     return found
 
 
-def _is_gone(path: str, values: Mapping[str, Any]) -> bool:
-    """Whether it is an option of GONE. A method without a prior is not SCooL, and may have one of
-    that name."""
-    return path in GONE and ("prior" in values or not path.startswith("algorithm."))
+def _is_known(path: str, values: Mapping[str, Any]) -> bool:
+    """Whether the tables above speak of this option: those of `algorithm` are SCooL's, which has a
+    prior; another method may have one of that name."""
+    return path.rpartition(".")[0] != "algorithm" or "prior" in values
 
 
 def check_gone(values: Mapping[str, Any]) -> None:
@@ -52,7 +53,7 @@ def check_gone(values: Mapping[str, Any]) -> None:
     for path in GONE:
         part, _, name = path.rpartition(".")
         options = values.get(part, {})
-        if name in options and _is_gone(path, options):
+        if name in options and _is_known(path, options):
             raise ConfigError(
                 f"{name} = {options[name]!r} is not possible: scool had this option for a while "
                 "and has it no more. Repeat the run without it, or with the version that made it"

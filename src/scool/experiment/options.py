@@ -22,6 +22,18 @@ def as_dict(instance: Any) -> Any:
     return list(instance) if isinstance(instance, tuple) else instance
 
 
+def neutral(instance: Any) -> dict[str, Any]:
+    """What a method of its kind does if nobody says anything: the defaults of its fields."""
+    found: dict[str, Any] = {}
+    for part in dataclasses.fields(instance) if dataclasses.is_dataclass(instance) else ():
+        value = getattr(instance, part.name)
+        if dataclasses.is_dataclass(value):
+            found[part.name] = neutral(value)
+        elif part.default is not dataclasses.MISSING:
+            found[part.name] = as_dict(part.default)
+    return found
+
+
 def option_names(instance: Any) -> set[str]:
     """All options of a dataclass and of the dataclasses in it."""
     names: set[str] = set()

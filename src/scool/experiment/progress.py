@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from scool.engines.sharded import AnyEngine, ShardedEngine
 from scool.engines.sharded_ranks import Ranks
 from scool.errors import RunError
 from scool.experiment.older import modern
-from scool.experiment.options import as_dict
+from scool.experiment.options import as_dict, neutral
 from scool.recording.checkpoint import Checkpoint, flatten, unflatten
 from scool.recording.folder import RunFolder, check_free, make_folder
 from scool.recording.lock import writing
@@ -210,7 +210,7 @@ def _check_same(folder: RunFolder, header: Mapping[str, Any], algorithm: Any) ->
     """
     before, now = folder.header, header["identity"]
     nothing = dict.fromkeys(now["between_rounds"], 0.0)
-    plain = {"algorithm": _defaults(unwrapped(algorithm)), "between_rounds": nothing}
+    plain = {"algorithm": _as_json(neutral(unwrapped(algorithm))), "between_rounds": nothing}
     for name, value in modern(before.get("identity") or {}).items():
         if not _agree(value, now[name], plain.get(name, {})):
             raise RunError(
@@ -235,18 +235,6 @@ def _agree(before: Any, now: Any, plain: Any) -> bool:
         return False
     then = {name: before.get(name, plain.get(name, value)) for name, value in now.items()}
     return all(_agree(then[name], value, plain.get(name, {})) for name, value in now.items())
-
-
-def _defaults(options: Any) -> dict[str, Any]:
-    """What a method of its kind does if nobody says anything, as JSON holds it."""
-    found: dict[str, Any] = {}
-    for part in fields(options) if is_dataclass(options) else ():
-        value = getattr(options, part.name)
-        if is_dataclass(value):
-            found[part.name] = _defaults(value)
-        elif part.default is not MISSING:
-            found[part.name] = part.default
-    return _as_json(found)
 
 
 def identity_of(

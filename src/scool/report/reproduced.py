@@ -1,7 +1,6 @@
 """From run folders to the rows of a table: which run belongs where, and what it amounts to."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,12 @@ from scool.experiment.config import RunConfig
 from scool.experiment.options import as_dict
 from scool.experiment.recipes import METHODS
 from scool.experiment.reproduction import paper
-from scool.experiment.reproduction.keeping import GRAPH_ERROR
 from scool.experiment.reproduction.matching import differing, flat_options, row_options
 from scool.experiment.reproduction.plan import Study
 from scool.experiment.reproduction.rows import Row
-from scool.recording.folder import RunFolder
 from scool.report.lines import figures
 from scool.report.records import RunRecord, read_run
-
-# Student's t, two-sided 95 %, for 1, 2, ... degrees of freedom; the last serves all beyond.
-_T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+from scool.report.seed_noise import mean, noise, sample_std, verdict
 
 UNMASKED = "unmasked_accuracy_mean"
 SAME_RUN = "the same run"
@@ -51,60 +46,32 @@ class Measured:
         """Words on runs and clients that diverged; empty where none did."""
         lost = sum(record.status == "diverged" for record in self.records)
         words = [f"diverged in {lost} of {len(self.records)} seeds"] if lost else []
-        clients = [int(r.evaluated[-1].get("diverged") or 0) for r in self.scored]
+        clients = [_stopped_clients(record) for record in self.scored]
         if any(clients):
-            words.append(f"{max(clients)} of {self.scored[0].num_clients} clients stopped")
+            most = "up to " if len(set(clients)) > 1 else ""
+            total = self.scored[0].num_clients
+            words.append(f"{most}{max(clients)} of {total} clients stopped")
         return "; ".join(words)
 
 
-def mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
-
-
-def sample_std(values: Sequence[float]) -> float | None:
-    """Standard deviation of a sample; None for fewer than two.
-
-    >>> sample_std([1.0, 3.0]), sample_std([1.0])
-    (1.4142135623730951, None)
-    """
-    if len(values) < 2:
-        return None
-    centre = sum(values) / len(values)
-    return math.sqrt(sum((v - centre) ** 2 for v in values) / (len(values) - 1))
-
-
-def noise(values: Sequence[float], others: int | None = None) -> float | None:
-    """Half the width of the 95 % interval of a mean over seeds; None for fewer than two.
-
-    With `others` the mean is compared with another over so many seeds of equal spread.
-
-    >>> round(noise([1.0, 2.0, 3.0]), 2)
-    2.48
-    """
-    spread = sample_std(values)
-    if spread is None:
-        return None
-    t = _T95[min(len(values) - 1, len(_T95)) - 1]
-    return t * spread * math.sqrt(1 / len(values) + (1 / others if others else 0))
-
-
-def verdict(difference: float | None, margin: float | None) -> str:
-    """What a difference is worth: empty where it is beyond the noise of the seeds."""
-    if difference is None:
-        return ""
-    if margin is None:
-        return "one seed"
-    return "within seed noise" if abs(difference) <= margin else ""
+def _stopped_clients(record: RunRecord) -> int:
+    """Who was left out in the end because its numbers broke, or, of CGA, made no more steps."""
+    last = record.evaluated[-1]
+    return max(int(last.get("diverged") or 0), len(last.get("quarantined") or {}))
 
 
 def find_records(folders: Sequence[Path]) -> tuple[list[RunRecord], list[str]]:
     """Every run of a known configuration below some folders, and words on what cannot be read."""
     records: list[RunRecord] = []
     notes: list[str] = []
+    seen = set[Path]()  # one folder may lie in another
     for folder in folders:
         if not folder.is_dir():
             raise RunError(f"results = {str(folder)!r} is no folder: give one with run folders")
         for header in sorted(folder.rglob("run.json")):
+            if header.resolve() in seen:
+                continue
+            seen.add(header.resolve())
             try:
                 record = read_run(header.parent)
             except RunError as error:
@@ -138,24 +105,16 @@ def collect(
         for record in sorted(mine, key=lambda r: (str(r.header.get("started")), str(r.path))):
             if seeds is not None and record.seed not in seeds:
                 continue
-            if record.status not in ("finished", "diverged"):
-                notes.append(f"{record.path} is left out: {record.status}, {record.rounds} rounds")
+            run = shortened(record, study.rounds)
+            why = _flaw(record) or _missing_end(run)
+            if why:
+                notes.append(f"{record.path} is left out: {why}")
                 continue
-            rounds = int(record.header.get("rounds") or 0)
-            if record.status == "finished" and (record.rounds != rounds or not record.evaluated):
-                words = f"damaged, {record.rounds} of {rounds} rounds are recorded"
-                notes.append(f"{record.path} is left out: {words}")
-                continue
-            if study.rounds and rounds > study.rounds and record.status == "finished":
-                record, rounds = shortened(record, study.rounds), study.rounds
-                if not (record.evaluated and record.evaluated[-1]["round"] == rounds - 1):
-                    notes.append(f"{record.path} is left out: round {rounds} was not evaluated")
-                    continue
-            of_length = lengths.setdefault(rounds, {})
+            of_length = lengths.setdefault(_length(run), {})
             if (record.seed or 0) in of_length:
                 older = of_length[record.seed or 0].path
                 notes.append(f"{older} is left out: {record.path} is newer")
-            of_length[record.seed or 0] = record
+            of_length[record.seed or 0] = run
         for rounds in sorted(lengths, reverse=True):
             by_seed = lengths[rounds]
             runs = [by_seed[seed] for seed in sorted(by_seed)]
@@ -163,10 +122,38 @@ def collect(
     return found, list(dict.fromkeys(notes))
 
 
+def _length(record: RunRecord) -> int:
+    return int(record.header.get("rounds") or 0)
+
+
+def _flaw(record: RunRecord) -> str:
+    """Why a run cannot count; empty where it can."""
+    if record.status == "diverged":
+        return ""
+    if record.status != "finished":
+        return f"{record.status}, {record.rounds} rounds"
+    if record.rounds != _length(record) or not record.evaluated:
+        return f"damaged, {record.rounds} of {_length(record)} rounds are recorded"
+    lacks = [row["round"] + 1 for row in record.evaluated if row.get("accuracy_mean") is None]
+    return f"damaged, round {lacks[0]} has scores and no accuracy" if lacks else ""
+
+
+def _missing_end(record: RunRecord) -> str:
+    """What is said of a run whose last round has no score."""
+    end = record.evaluated[-1]["round"] + 1 if record.evaluated else 0
+    is_open = record.status == "finished" and end != _length(record)
+    return f"round {_length(record)} was not evaluated" if is_open else ""
+
+
 def shortened(record: RunRecord, rounds: int) -> RunRecord:
-    """The first rounds of a run, as if it had ended there."""
+    """The first rounds of a longer run that is over, as if it had ended there; 0: all."""
+    if not rounds or _length(record) <= rounds:
+        return record
+    is_later = record.status == "diverged" and record.rounds >= rounds
+    status = "finished" if is_later else record.status
     return replace(
         record,
+        header={**record.header, "rounds": rounds, "status": status},
         rows=[row for row in record.rows if row["round"] < rounds],
         seconds={t: seconds for t, seconds in record.seconds.items() if t < rounds},
         graph_files={t: path for t, path in record.graph_files.items() if t < rounds},
@@ -193,42 +180,29 @@ def without_shortened(
 def summarise_row(measured: Measured, study: Study, all_rows: Sequence[Measured]) -> dict[str, Any]:
     """The numbers of a row: ours, the paper's, the difference, and what it is worth."""
     row, runs = measured.row, measured.scored
-    seeds = measured.accuracies
-    values = list(seeds.values())
+    values = list(measured.accuracies.values())
     numbers = figures(runs) if runs else {}
     best = [max(e["accuracy_mean"] for e in r.evaluated) for r in runs]
     both = [r.evaluated[-1] for r in runs if r.evaluated[-1].get(UNMASKED) is not None]
-    theirs = None if row.family else paper.reported(row.name, study.dataset, study.setting)
-    said = theirs.mean if theirs else None
-    ours = mean(values)
-    clients = study.clients or paper.CLIENTS
-    # a shortened run, or one of fewer clients, is not the paper's experiment
-    is_whole = measured.rounds >= row.rounds and clients == paper.CLIENTS
-    difference = ours - said if is_whole and ours is not None and said is not None else None
-    margin = noise(values, paper.SEEDS)
     return {
         "row": row.name,
         "family": row.family,
         "title": row.title,
         "method": row.method,
-        "seeds": list(seeds),
+        "seeds": list(measured.accuracies),
         "rounds": measured.rounds,
         "protocol_rounds": row.rounds,
-        "clients": clients,
+        "clients": study.clients or paper.CLIENTS,
         "protocol_clients": paper.CLIENTS,
-        "accuracy": ours,
+        "accuracy": mean(values),
         "std_clients": numbers.get("std"),
         "std_seeds": sample_std(values),
         "unmasked": mean([e[UNMASKED] for e in both]),
         "unmasked_change": mean([e[UNMASKED] - e["accuracy_mean"] for e in both]),
         "unmasked_seeds": len(both),
-        "best_round": mean(best),
+        "best_accuracy": mean(best),
         "diverged": measured.stopped,
-        "paper": "diverges" if theirs and said is None else said,
-        "paper_std_clients": theirs.std_clients if theirs else None,
-        "difference": difference,
-        "noise": None if difference is None else margin,
-        "verdict": verdict(difference, margin),
+        **_beside_paper(measured, study),
         **_against(measured, all_rows),
         "graph_l1": numbers.get("l1"),
         "epochs": numbers.get("epochs"),
@@ -242,12 +216,31 @@ def summarise_row(measured: Measured, study: Study, all_rows: Sequence[Measured]
     }
 
 
+def _beside_paper(measured: Measured, study: Study) -> dict[str, Any]:
+    """What the paper says of a row of its table, and the difference."""
+    row, values = measured.row, list(measured.accuracies.values())
+    theirs = None if row.family else paper.reported(row.name, study.dataset, study.setting)
+    said, ours = theirs.mean if theirs else None, mean(values)
+    # a shortened run, or one of fewer clients, is not the paper's experiment
+    is_whole = measured.rounds >= row.rounds and not study.clients
+    difference = ours - said if is_whole and ours is not None and said is not None else None
+    margin = None if difference is None else noise(values, theirs.seeds if theirs else None)
+    return {
+        "paper": "diverges" if theirs and said is None else said,
+        "paper_std_clients": theirs.std_clients if theirs else None,
+        "difference": difference,
+        "noise": margin,
+        "verdict": verdict(difference, margin),
+    }
+
+
 def _against(measured: Measured, all_rows: Sequence[Measured]) -> dict[str, Any]:
     """The difference to the row that an ablation is compared with, seed by seed: both runs of a
-    seed have the same clients, first model and batches."""
+    seed have the same clients and first model."""
     row = measured.row
     if not row.against:
-        return {"against": "", "change": None, "change_noise": None, "change_verdict": ""}
+        nothing = {"change": None, "change_noise": None, "change_verdict": ""}
+        return {"against": "", "change_seeds": 0, **nothing}
     is_whole = measured.rounds == row.rounds
     references = [
         m
@@ -258,16 +251,13 @@ def _against(measured: Measured, all_rows: Sequence[Measured]) -> dict[str, Any]
     ]
     theirs = references[0].accuracies if references else {}
     if references and references[0].records == measured.records:
-        return {
-            "against": row.against,
-            "change": 0.0,
-            "change_noise": 0.0,
-            "change_verdict": SAME_RUN,
-        }
+        same = {"change": 0.0, "change_noise": 0.0, "change_verdict": SAME_RUN}
+        return {"against": row.against, "change_seeds": len(theirs), **same}
     changes = [a - theirs[seed] for seed, a in measured.accuracies.items() if seed in theirs]
     change, margin = mean(changes), noise(changes)
     return {
         "against": row.against,
+        "change_seeds": len(changes),
         "change": change,
         "change_noise": margin,
         "change_verdict": verdict(change, margin),
@@ -293,20 +283,3 @@ def stated_options(config: RunConfig, row: Row) -> dict[str, Any]:
         stated["relu_logits"] = True
     stated["augment"] = config.settings.data.augment
     return stated
-
-
-def with_graph_error(record: RunRecord) -> RunRecord:
-    """The same with what was measured of the graph in rounds that were not evaluated."""
-    extra: Mapping[int, Mapping[str, Any]] = {
-        row["round"]: row for row in RunFolder(record.path).rows(GRAPH_ERROR)
-    }
-    rows = [{**extra.get(row["round"], {}), **row} for row in record.rows]
-    return replace(record, rows=rows)
-
-
-def named(record: RunRecord, name: str) -> RunRecord:
-    """The same under the name of its row: a figure shows rows, not options, and runs of a row
-    that other machines or versions made are one line."""
-    header = {key: record.header.get(key) for key in ("seed", "status", "rounds")}
-    identity = {"federation": record.federation_name}
-    return replace(record, header={**header, "method": name, "identity": identity})

@@ -1,7 +1,7 @@
 """The paper's figures out of measured rows, by the drawings that all reports share."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,17 @@ from scool.drawing.matrices import plain
 from scool.drawing.style import COLUMN, line_style, marker_of, picture, styled
 from scool.errors import RunError
 from scool.experiment.progress import EARLY
+from scool.experiment.reproduction.keeping import GRAPH_ERROR
 from scool.experiment.reproduction.rows import BUDGET, BUDGETS, TABLE1
 from scool.recording.atomic import write_bytes
-from scool.recording.folder import make_folder
+from scool.recording.folder import RunFolder, make_folder
 from scool.report.lines import between_evaluations, cumulative, curve
 from scool.report.plot import as_csv
 from scool.report.plots import FEW, Plot, Row, legend, legend_height, need_records, plot_graph_error
 from scool.report.plots_graph import Panel, client_order, draw_panels, strongest_edges
 from scool.report.records import RunRecord
-from scool.report.reproduced import Measured, mean, named, noise, with_graph_error
+from scool.report.reproduced import Measured
+from scool.report.seed_noise import mean, noise
 
 WIDE = 2 * COLUMN + 0.25
 """Inches: two columns of a paper."""
@@ -112,15 +114,16 @@ def plot_convergence(rows: Sequence[Measured]) -> Plot:
 
 def plot_rounds(row: Measured) -> Plot:
     """The mixing weights of one row over rounds, the true graph first."""
-    record = next((r for r in row.records if r.graph_files), None)
-    if record is None:
-        raise RunError(
-            f"the graphs of {row.row.name} cannot be drawn: its records have no graphs/. Bring "
-            "the folder along with run.json, or run it once more"
-        )
     panels: list[Panel] = []
     table: list[Row] = []
-    graphs = {t: w for t in sorted(record.graph_files) if (w := record.graph(t)) is not None}
+    record = next((r for r in row.records if r.graph_files), None)
+    files = sorted(record.graph_files) if record else []
+    graphs = {t: w for t in files if record and (w := record.graph(t)) is not None}
+    if record is None or not graphs:
+        raise RunError(
+            f"the graphs of {row.row.name} cannot be drawn: its records have no graphs/ that can "
+            "be read. Bring the folder along with run.json, or run it once more"
+        )
     order, by = client_order(record, graphs[max(graphs)])
     truth = record.clients.truth if record.clients else None
     if truth is not None:
@@ -199,3 +202,20 @@ def _budget_point(measured: Measured, seeds: set[int]) -> dict[str, Any]:
         "bytes_of_a_client": (mean(sent) or 0.0) / clients,
         "bytes_of_a_client_in_the_last_round": (mean(last) or 0.0) / clients,
     }
+
+
+def with_graph_error(record: RunRecord) -> RunRecord:
+    """The same with what was measured of the graph in rounds that were not evaluated."""
+    extra: Mapping[int, Mapping[str, Any]] = {
+        row["round"]: row for row in RunFolder(record.path).rows(GRAPH_ERROR)
+    }
+    rows = [{**extra.get(row["round"], {}), **row} for row in record.rows]
+    return replace(record, rows=rows)
+
+
+def named(record: RunRecord, name: str) -> RunRecord:
+    """The same under the name of its row: a figure shows rows, not options, and runs of a row
+    that other machines or versions made are one line."""
+    header = {key: record.header.get(key) for key in ("seed", "status", "rounds")}
+    identity = {"federation": record.federation_name}
+    return replace(record, header={**header, "method": name, "identity": identity})

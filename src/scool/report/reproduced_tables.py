@@ -101,7 +101,8 @@ def _cells(rows: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
 
 def _ours(row: Summary) -> str:
     words = [] if row["accuracy"] is None else [number(row["accuracy"])]
-    words += [row["diverged"]] if row["diverged"] else []
+    if row["diverged"]:
+        words.append(f"({row['diverged']})" if words else row["diverged"])
     if row["rounds"] != row["protocol_rounds"]:
         words.append(f"({row['rounds']:,} of {row['protocol_rounds']:,} rounds)")
     if row["clients"] != row["protocol_clients"]:

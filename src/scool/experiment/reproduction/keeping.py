@@ -87,30 +87,34 @@ def tidy(path: Path) -> None:
 
 
 def thin(rows: Sequence[Mapping[str, Any]], kept: set[int]) -> list[dict[str, Any]]:
-    """The rows of some rounds; what was spent in the rounds before is added to the next one kept.
+    """The rows of some rounds, each with what was spent since the one before, and the mean training
+    loss since then.
 
     >>> thin([{"round": 0, "bytes": 1, "loss": 5.0}, {"round": 1, "bytes": 2, "loss": 4.0}], {1})
     [{'round': 1, 'bytes': 3, 'loss': 4.0}]
     """
     found: list[dict[str, Any]] = []
-    spent: dict[str, Any] = {}
+    since: list[Mapping[str, Any]] = []
     for row in rows:
-        spent = {name: _add(spent.get(name), row[name]) for name in _SPENT if name in row}
+        since.append(row)
         if row["round"] in kept:
-            found.append({**row, **spent})
-            spent = {}
+            spent = {name: _total([r[name] for r in since if name in r]) for name in _SPENT}
+            losses = [r["train_loss"] for r in since if r.get("train_loss") is not None]
+            spent["train_loss"] = sum(losses) / len(losses) if losses else None
+            found.append({**row, **{name: spent[name] for name in spent if name in row}})
+            since = []
     return found
 
 
-_SPENT = ("messages", "bytes", "epochs", "traffic", "seconds")
+_SPENT = ("messages", "bytes", "epochs", "traffic", "seconds", "rank_bytes", "rank_traffic")
 
 
-def _add(a: Any, b: Any) -> Any:
-    if a is None:
-        return b
-    if isinstance(b, Mapping):
-        return {name: a.get(name, 0) + b.get(name, 0) for name in sorted({*a, *b})}
-    return a + b
+def _total(values: Sequence[Any]) -> Any:
+    """The sum of numbers, or of tables of numbers name by name."""
+    if values and isinstance(values[0], Mapping):
+        names = sorted({name for value in values for name in value})
+        return {name: sum(value.get(name, 0) for value in values) for name in names}
+    return sum(values)
 
 
 def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

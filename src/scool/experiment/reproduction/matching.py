@@ -6,7 +6,7 @@ from typing import Any
 
 from scool.experiment.config import Settings
 from scool.experiment.older import modern
-from scool.experiment.options import as_dict
+from scool.experiment.options import as_dict, neutral
 from scool.experiment.recipes import METHODS
 
 # These decide where, how fast and how long a run goes, or which seed it is; not which row it is.
@@ -67,5 +67,6 @@ def differing(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, t
 
 @cache
 def _defaults(method: str) -> dict[str, Any]:
-    plain = {"algorithm": METHODS[method][1], "settings": Settings()}
-    return row_options({name: as_dict(value) for name, value in plain.items()})
+    """What a run did before an option was there: not what the method of that name sets now."""
+    plain = {"algorithm": neutral(METHODS[method][1]), "settings": as_dict(Settings())}
+    return row_options(plain)

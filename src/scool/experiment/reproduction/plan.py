@@ -13,7 +13,7 @@ from scool.experiment.config import RunConfig, default_run
 from scool.experiment.options import with_options
 from scool.experiment.reproduction.ablations import ABLATIONS
 from scool.experiment.reproduction.matching import row_options
-from scool.experiment.reproduction.paper import DATASETS, SETTINGS, Setting
+from scool.experiment.reproduction.paper import CLIENTS, DATASETS, SETTINGS, Setting
 from scool.experiment.reproduction.rows import BUDGET, GRAPHS, TABLE1, Row
 
 TARGETS: dict[str, tuple[Row, ...]] = {
@@ -60,6 +60,8 @@ class Study:
         require(self.seed >= 0, "seed", self.seed, "give 0 or more")
         require(self.rounds >= 0, "rounds", self.rounds, "give 0 (as the row says) or more")
         require(self.clients >= 0, "clients", self.clients, "give 0 (as the paper) or more")
+        if self.clients == CLIENTS:  # the same study under its other name
+            object.__setattr__(self, "clients", 0)
 
     @property
     def name(self) -> str:

@@ -83,7 +83,7 @@ def state_of(job: Job) -> State:
         if is_taken(job.folder) and not file.is_file():  # nobody has begun it meanwhile
             raise RunError(f"{job.folder} is in the way: it is not a run of this command")
         return "new"
-    header = RunFolder.open(job.folder).header
+    header = RunFolder(job.folder).header
     config = header.get("config") or {}
     wrong = conflicts(config, job.config.to_dict())
     settings = config.get("settings") or {}
@@ -104,22 +104,25 @@ def run_jobs(
     jobs: Sequence[Job],
     watch: Watch,
     say: Callable[[str, float | None], None] = lambda words, left: None,
+    shelf: Shelf | None = None,
 ) -> int:
     """Run what is not over yet and nobody else is at; how many that were.
 
     `say` hears before each run which one it is, and how many seconds all that are left may take.
-    A run that diverges is recorded as such, and the others go on.
+    A run that diverges is recorded as such, and the others go on. Who calls this several times
+    keeps the `shelf`, and with it the data.
     """
+    shelf = shelf or Shelf()
     todo: list[Job] = []
     left = TimeLeft()
     for job in jobs:
         if state_of(job) == "over":
             tidy(job.folder)  # a kill may have come between the end of the run and this
-            rows = RunFolder.open(job.folder).rows("timing.jsonl")
+            rows = RunFolder(job.folder).rows("timing.jsonl")
             left.add(job, sum(row["seconds"] for row in rows))
         else:
             todo.append(job)
-    shelf, made = Shelf(), 0
+    made = 0
     for number, job in enumerate(todo):
         with claim(job.folder) as is_ours:
             name = f"run {number + 1} of {len(todo)}"
