@@ -44,10 +44,10 @@ def test_table_then_again_then_from_the_records(
     rows = {row["row"]: row for row in first["rows"]}
     assert list(rows) == ["dpsgd-1-step", "scool-sbm"] and rows["scool-sbm"]["seeds"] == [0, 1]
     assert rows["scool-sbm"]["std_seeds"] is not None and rows["scool-sbm"]["paper"] == 91.37
-    stem = "r/table1-cifar10-noniid"
+    stem = "r/table1-cifar10-noniid-5-clients-2-rounds"
     assert {p.suffix for p in place.glob(f"{stem}.*")} == {".md", ".csv", ".tex", ".json"}
     assert json.loads(Path(f"{stem}.json").read_text()) == first
-    light = {p.name for p in Path("r/cifar10-noniid/scool-sbm/seed-1").iterdir()}
+    light = {p.name for p in Path("r/cifar10-noniid-5-clients/scool-sbm-2-rounds/seed-1").iterdir()}
     files = {"run.json", "metrics.jsonl", "timing.jsonl", "graph_error.jsonl", "graphs"}
     assert light == files | {"clients.safetensors"}
 
@@ -59,7 +59,10 @@ def test_table_then_again_then_from_the_records(
     for target in ("graphs", "graph-error"):  # the same runs
         reproduce(capsys, target, *words[1:], "--methods", "scool-sbm", "--seeds", "2")
     drawn = {p.name for p in Path("r/figures").iterdir()}
-    assert {"graphs-scool-sbm-cifar10-noniid.png", "graph-error-cifar10-noniid.pdf"} <= drawn
+    assert {
+        "graphs-scool-sbm-cifar10-noniid-5-clients-2-rounds.png",
+        "graph-error-cifar10-noniid-5-clients-2-rounds.pdf",
+    } <= drawn
     Path("r").rename("elsewhere")
     results = ["--results", "elsewhere"]
     again = reproduce(capsys, "table1", "--methods", words[2], *results)
@@ -71,18 +74,19 @@ def test_table_then_again_then_from_the_records(
     two = reproduce(capsys, "table1", *results, "--seeds", "2")["rows"]
     assert all(row["seeds"] == [0, 1] for row in two)
     page = Path("page.md")
-    page.write_text("<!-- begin table1 cifar10-noniid -->\n<!-- end table1 cifar10-noniid -->\n")
+    name = "table1 cifar10-noniid-5-clients"
+    page.write_text(f"<!-- begin {name} -->\n<!-- end {name} -->\n")
     reproduce(capsys, "table1", *results, "--page", "page.md")
     assert "| SCooL-SBM | " in page.read_text() and "from elsewhere -->" in page.read_text()
     reproduce(capsys, "table1", *results, "--out", "tables")
-    assert Path("tables/table1-cifar10-noniid.md").is_file()
+    assert Path("tables/table1-cifar10-noniid-5-clients.md").is_file()
 
 
 def test_where_others_are_at_all_runs_it_says_so(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["table1", "--methods", "local", "--rounds", "1", "--out", "r"]
-    with claim(place / "r/cifar10-noniid/local/seed-0"):
+    with claim(place / "r/cifar10-noniid-5-clients/local-1-rounds/seed-0"):
         assert dispatch(["reproduce", *words, *TINY]) == 0
     said = capsys.readouterr()
     assert said.out == "" and "no run is finished yet: other processes are at them" in said.err
@@ -129,7 +133,7 @@ def test_a_hundred_classes(
     (row,) = found["rows"]
     assert row["options"]["model"] == network and isinstance(row["paper"], float)
     name = dataset.replace("_", "-")
-    header = Path(f"runs/reproduction/{name}-sbm/spdb-1-step/seed-0/run.json")
+    header = Path(f"runs/reproduction/{name}-sbm-10-clients/spdb-1-step-1-rounds/seed-0/run.json")
     identity = json.loads(header.read_text())["identity"]
     assert identity["federation"] == f"{name}/sbm" and identity["clients"] == 10
 
@@ -141,14 +145,15 @@ def test_ablations_bring_what_they_are_compared_with(
     assert dispatch(["reproduce", *words, *TINY, "--list"]) == 0
     listed = capsys.readouterr().out.splitlines()
     assert [line.split()[-1] for line in listed] == [
-        "r/cifar10-noniid/dpsgd-5-epochs/seed-0",
-        "r/cifar10-noniid/dpsgd-5-epochs-ring/seed-0",
+        "r/cifar10-noniid-5-clients/dpsgd-5-epochs-1-rounds/seed-0",
+        "r/cifar10-noniid-5-clients/dpsgd-5-epochs-ring-1-rounds/seed-0",
     ]
     assert all(line.startswith("to do") for line in listed) and not Path("r").exists()
     assert dispatch(["reproduce", *words, *TINY, "--list", "--json"]) == 0
     as_json = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["folder"] for line in as_json] == [line.split()[-1] for line in listed]
     assert all(line["status"] == "to do" and line["rounds"] == 1 for line in as_json)
+    assert [line["row"] for line in as_json] == ["dpsgd-5-epochs", "dpsgd-5-epochs-ring"]
     reference, change = reproduce(capsys, *words)["rows"]
     assert change["change"] == pytest.approx(change["accuracy"] - reference["accuracy"])
     assert change["change_verdict"] == "one seed" and change["family"] == "topology"
@@ -162,7 +167,16 @@ def test_damaged_records_leave_no_trace_of_the_stack(
     words = ["table1", "--methods", "local", "--rounds", "1"]
     row = reproduce(capsys, *words, "--out", "r")["rows"][0]
     assert row["difference"] is None and row["clients"] == 5
-    header = Path("r/cifar10-noniid/local/seed-0/run.json")
+    header = Path("r/cifar10-noniid-5-clients/local-1-rounds/seed-0/run.json")
+    metrics = header.with_name("metrics.jsonl")
+    whole = metrics.read_text()
+    metrics.write_text("")
+    assert dispatch(["reproduce", *words, *TINY, "--out", "r", "--list"]) == 0
+    listed = capsys.readouterr().out
+    assert listed.startswith("in the way") and "move that folder away, and the run" in listed
+    with pytest.raises(RunError, match=r"seed-0 is damaged: 0 of 1 rounds are recorded\. Bring"):
+        reproduce(capsys, *words, "--out", "r")
+    metrics.write_text(whole)
     for damage in ("{", "{}", "[]"):
         header.write_text(damage)
         assert dispatch(["reproduce", *words, *TINY, "--out", "r", "--list"]) == 0
@@ -171,10 +185,19 @@ def test_damaged_records_leave_no_trace_of_the_stack(
             dispatch(["reproduce", *words, *TINY, "--results", "r"])
 
 
+def test_what_is_tried_is_not_in_the_way_of_the_plan(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reproduce(capsys, "table1", "--methods", "dpsgd-1-step", "--rounds", "1", "--out", "r")
+    for more in ([], ["--clients", "5"], ["--rounds", "2"]):
+        assert dispatch(["reproduce", "table1", "--out", "r", "--list", *more]) == 0
+        assert "in the way" not in capsys.readouterr().out
+
+
 def test_files_are_named(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["reproduce", "convergence", "--methods", "local", "--rounds", "1", *TINY]
     assert dispatch([*words, "--out", "r"]) == 0
-    assert "r/figures/convergence-cifar10-noniid.pdf" in capsys.readouterr().err
+    assert "r/figures/convergence-cifar10-noniid-5-clients-1-rounds.pdf" in capsys.readouterr().err
     assert dispatch([*words, "--results", "r"]) == 0
     assert "the figure of convergence needs --out" in capsys.readouterr().err
 
@@ -195,6 +218,8 @@ def test_mistakes_are_named(place: Path, capsys: pytest.CaptureFixture[str]) -> 
         dispatch(["reproduce", "table1", "--results", "data"])
     with pytest.raises(RunError, match="results = 'nowhere' is no folder"):
         dispatch(["reproduce", "table1", "--results", "nowhere"])
+    with pytest.raises(ConfigError, match="--results has no value: name the folders"):
+        dispatch(["reproduce", "table1", "--results"])
     with pytest.raises(DataError, match="is missing: unpack"):
         dispatch(["reproduce", "table1", "--data-dir", "nowhere", "--quiet"])
 
@@ -228,7 +253,7 @@ def test_a_stop_shows_what_is_done_and_says_how_to_go_on(
 def test_a_killed_command_goes_on_where_it_was(place: Path) -> None:
     words = [sys.executable, "-m", "scool", "reproduce", "table1", "--methods", "spdb-1-step"]
     words += ["--rounds", "16", "--out", "r", *TINY]
-    run = Path("r/cifar10-noniid/spdb-1-step/seed-0")
+    run = Path("r/cifar10-noniid-5-clients/spdb-1-step-16-rounds/seed-0")
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
 
     def start() -> subprocess.Popen[str]:

@@ -427,9 +427,13 @@ def test_a_long_run_keeps_evaluated_rounds_and_all_that_was_spent(tmp_path: Path
 
 def test_another_run_in_the_folder_is_refused(data: Path, tmp_path: Path) -> None:
     rows = choose_rows("table1", "dpsgd-1-step")
-    run_jobs(jobs_of(tiny(data, rounds=1), rows, tmp_path), watching(Silent()))
+    (one,), (two,) = (jobs_of(tiny(data, rounds=n), rows, tmp_path) for n in (1, 2))
+    run_jobs([one], watching(Silent()))
+    two.folder.parent.mkdir()
+    one.folder.rename(two.folder)
     with pytest.raises(RunError, match=r"made with settings\.rounds = 1, not 2: choose another"):
-        run_jobs(jobs_of(tiny(data, rounds=2), rows, tmp_path), watching(Silent()))
+        run_jobs([two], watching(Silent()))
+    two.folder.rename(one.folder)
     changed = [replace(rows[0], options={**rows[0].options, "lr": 0.5})]
     (job,) = jobs_of(tiny(data, rounds=1), changed, tmp_path)
     with pytest.raises(RunError, match=r"made with algorithm\.sgd\.lr = 0\.01, not 0\.5"):

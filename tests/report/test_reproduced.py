@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from scool.errors import RunError
 from scool.experiment.reproduction.plan import Study, choose_rows
@@ -317,6 +318,21 @@ def test_fewer_clients_are_not_the_experiment_of_the_paper(tmp_path: Path) -> No
     alone, whole = (summaries(tmp_path, TABLE1, s)[0]["local"] for s in (few, STUDY))
     assert alone["difference"] is None and whole["difference"] == pytest.approx(2.5)
     assert "90.00 (10 clients, the paper 100)" in as_markdown("table1", few, [alone], [])
+
+
+def test_part_of_the_data_is_not_the_experiment_of_the_paper(tmp_path: Path) -> None:
+    path = record(tmp_path, ROWS["local"], 0, 90.0)
+    for samples, difference in ((500, pytest.approx(2.5)), (20, None)):
+        counts = torch.full((3, 2), samples // 2, dtype=torch.int32)
+        tensors = {f"counts/{part}": counts.clone() for part in ("train", "test")}
+        tensors |= {"counts/val": counts * 0, "classes": counts > 0}
+        words = dict.fromkeys(("client_names", "class_names", "mean", "std"))
+        about = {"format": "scool-clients-1", "name": "x", "task": "classification", **words}
+        about["input_shape"] = [3, 32, 32]
+        save_file(tensors, path / "clients.safetensors", {"scool": json.dumps(about)})
+        row = summaries(tmp_path, TABLE1)[0]["local"]
+        assert row["samples"] == samples and row["difference"] == difference
+    assert "90.00 (20 samples a client, the paper 500)" in as_markdown("table1", STUDY, [row], [])
 
 
 def test_a_row_says_what_happens_between_rounds() -> None:

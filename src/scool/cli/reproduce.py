@@ -16,7 +16,7 @@ from scool.contracts import Recorder
 from scool.errors import ConfigError, RunError, nearest
 from scool.experiment.reproduction.plan import TARGETS, Job, Study, choose_rows, jobs_of
 from scool.experiment.reproduction.rows import Row
-from scool.experiment.reproduction.running import run_jobs, state_of
+from scool.experiment.reproduction.running import check_whole, run_jobs, state_of
 from scool.experiment.run import Interrupted
 from scool.recording.atomic import write_bytes
 from scool.recording.folder import RunFolder, make_folder
@@ -55,11 +55,11 @@ class ReproduceCommand:
     seed: int | None = None
     """The first seed; default: 0."""
     methods: str = "all"
-    """Rows, methods or families with commas between. --list shows them."""
+    """Rows, methods or families of ablations with commas between; --list shows the rows."""
     out: Path | None = None
     """Folder that runs are added to; its tables and figures show the rows asked for last. Default:
     runs/reproduction."""
-    results: tuple[Path, ...] = ()
+    results: tuple[Path, ...] | None = None
     """Run nothing: take the records below these folders. Prints; files only with --out."""
     rounds: int = 0
     """Most rounds of a run, to shorten (of records the first ones); 0: as the row says."""
@@ -120,6 +120,8 @@ def reproduce(arguments: Sequence[str]) -> int:
         raise ConfigError(f"unknown reproduction {target!r}: {nearest(target, TARGETS)}")
     prog = f"scool reproduce {target}"
     command = tyro.cli(ReproduceCommand, args=rest, prog=prog, description=ABOUT[target])
+    if command.results == ():
+        raise ConfigError("--results has no value: name the folders whose records count")
     study, rows = command.study, choose_rows(target, command.methods)
     out = command.out or (None if command.results else Path("runs") / "reproduction")
     if command.list and command.results:
@@ -162,15 +164,19 @@ def _run(jobs: Sequence[Job], quiet: bool) -> None:
 def _show(jobs: Sequence[Job], as_json: bool) -> None:
     """The plan, a line a run."""
     for job in jobs:
+        why, rounds, name = "", job.config.settings.rounds, job.row.name
         try:
-            is_new = state_of(job) == "new"
-            status = "to do" if is_new else str(RunFolder(job.folder).header.get("status"))
-        except RunError:
-            status = "in the way"  # damaged, of other options, or no run at all
-        rounds = job.config.settings.rounds
-        line = {"status": status, "rounds": rounds, "folder": str(job.folder)}
-        words = f"{status:<12} {rounds:>6} rounds  {job.folder}"
-        print(json_module.dumps(line) if as_json else words)
+            state, status = state_of(job), "to do"
+            if state == "over":
+                check_whole(job)
+            if state != "new":
+                status = str(RunFolder(job.folder).header.get("status"))
+        except RunError as error:  # damaged, of other options, or no run at all
+            status, why = "in the way", str(error)
+        line = {"status": status, "rounds": rounds, "row": name, "folder": str(job.folder)}
+        line |= {"why": why} if why else {}
+        words = f"{status:<12} {rounds:>6} rounds  {name:<32} {job.folder}"
+        print(json_module.dumps(line) if as_json else words + (f"\n    {why}" if why else ""))
 
 
 def _report(

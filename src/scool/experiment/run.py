@@ -225,8 +225,9 @@ def fit(
             progress.save(engine)
             done = progress.done
             ranks.first(lambda: folder.update_header(status="interrupted", rounds_done=done))
+            kept = "the state is saved, " if done else ""
             raise Interrupted(
-                f"stopped after round {progress.done} of {rounds} of {method}; the state is saved, "
+                f"stopped after round {done} of {rounds} of {method}; {kept}"
                 f"`scool resume {folder.path}` goes on"
             ) from None
         except Exception as error:

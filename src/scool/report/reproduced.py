@@ -53,6 +53,16 @@ class Measured:
             words.append(f"{most}{max(clients)} of {total} clients stopped")
         return "; ".join(words)
 
+    @property
+    def samples(self) -> int | None:
+        """Training samples of a client on average, with those kept for validation; None where no
+        run says it."""
+        known = [r.clients.counts for r in self.records if r.clients is not None]
+        if not known:
+            return None
+        counts = known[0]["train"] + known[0]["val"]
+        return round(float(counts.sum(dim=1).float().mean()))
+
 
 def _stopped_clients(record: RunRecord) -> int:
     """Who was left out in the end because its numbers broke, or, of CGA, made no more steps."""
@@ -194,6 +204,8 @@ def summarise_row(measured: Measured, study: Study, all_rows: Sequence[Measured]
         "protocol_rounds": row.rounds,
         "clients": study.clients or paper.CLIENTS,
         "protocol_clients": paper.CLIENTS,
+        "samples": measured.samples,
+        "protocol_samples": paper.SAMPLES,
         "accuracy": mean(values),
         "std_clients": numbers.get("std"),
         "std_seeds": sample_std(values),
@@ -221,8 +233,9 @@ def _beside_paper(measured: Measured, study: Study) -> dict[str, Any]:
     row, values = measured.row, list(measured.accuracies.values())
     theirs = None if row.family else paper.reported(row.name, study.dataset, study.setting)
     said, ours = theirs.mean if theirs else None, mean(values)
-    # a shortened run, or one of fewer clients, is not the paper's experiment
-    is_whole = measured.rounds >= row.rounds and not study.clients
+    # a shortened run, or one of fewer clients or samples, is not the paper's experiment
+    has_data = measured.samples in (None, paper.SAMPLES)
+    is_whole = measured.rounds >= row.rounds and not study.clients and has_data
     difference = ours - said if is_whole and ours is not None and said is not None else None
     margin = None if difference is None else noise(values, theirs.seeds if theirs else None)
     return {

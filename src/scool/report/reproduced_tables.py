@@ -19,7 +19,8 @@ FORMAT = "scool-reproduction-1"
 
 def as_markdown(target: str, study: Study, rows: Sequence[Summary], notes: Sequence[str]) -> str:
     """Tables for a page: one, or one a family of ablations; then what was run, and the notes."""
-    parts = [f"## {target}: {study.title}", EXPLANATION, family_tables(rows)]
+    nothing = "No change was measured together with the row that it is compared with."
+    parts = [f"## {target}: {study.title}", EXPLANATION, family_tables(rows) or nothing]
     parts += ["### What was run", "\n".join(f"- {_protocol(row)}" for row in _once(rows))]
     if notes:
         parts += ["### Notes", "\n".join(f"- {note}" for note in notes)]
@@ -93,10 +94,14 @@ def _cells(rows: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
             line += [row["against"] or "–"] if len(references) > 1 else []
             line.append(_judged(row["change"], row["change_verdict"]))
         sent = row["bytes_sent"]
-        line += [number(row["graph_l1"], 3), number(row["epochs"], 0)]
+        line += [number(row["graph_l1"], 3), number(row["epochs"], 0 if _is_many(row) else 1)]
         line.append("–" if sent is None else human_bytes(sent))
         lines.append(line)
     return head, lines
+
+
+def _is_many(row: Summary) -> bool:
+    return (row["epochs"] or 0) >= 10
 
 
 def _ours(row: Summary) -> str:
@@ -107,6 +112,8 @@ def _ours(row: Summary) -> str:
         words.append(f"({row['rounds']:,} of {row['protocol_rounds']:,} rounds)")
     if row["clients"] != row["protocol_clients"]:
         words.append(f"({row['clients']} clients, the paper {row['protocol_clients']})")
+    elif row["samples"] not in (None, row["protocol_samples"]):
+        words.append(f"({row['samples']} samples a client, the paper {row['protocol_samples']})")
     return " ".join(words)
 
 
@@ -229,7 +236,10 @@ def fill_page(
     try:
         text = path.read_text()
     except OSError as error:
-        raise RunError(f"page = {str(path)!r} cannot be read: {error.strerror}") from error
+        raise RunError(
+            f"page = {str(path)!r} cannot be read: {error.strerror}. Give a Markdown page that has "
+            f"the lines <!-- begin {name} --> and <!-- end {name} -->"
+        ) from error
     if len(place.findall(text)) != 1:
         raise RunError(
             f"{path} has no place for this table: add the lines <!-- begin {name} --> and "

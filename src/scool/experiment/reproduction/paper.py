@@ -6,6 +6,8 @@ Setting = Literal["noniid", "sbm"]
 DATASETS = ("cifar10", "cifar100", "mini-imagenet")
 SETTINGS: tuple[Setting, ...] = ("noniid", "sbm")
 CLIENTS = 100
+SAMPLES = 500
+"""Training samples of a client, in all datasets and settings."""
 SEEDS = 5
 """The paper's accuracies are means over so many seeds; it gives no spread over them."""
 RELEASED_SEEDS = 1

@@ -64,9 +64,15 @@ class Study:
             object.__setattr__(self, "clients", 0)
 
     @property
+    def place(self) -> str:
+        """The folder of its runs: what is tried with fewer clients is in nobody's way."""
+        clients = f"-{self.clients}-clients" if self.clients else ""
+        return f"{self.dataset}-{self.setting}{clients}"
+
+    @property
     def name(self) -> str:
-        """Of the folder of its runs and of its files."""
-        return f"{self.dataset}-{self.setting}"
+        """Of its tables and figures."""
+        return self.place + (f"-{self.rounds}-rounds" if self.rounds else "")
 
     @property
     def title(self) -> str:
@@ -156,7 +162,7 @@ class Job(NamedTuple):
     config: RunConfig
     folder: Path
     has_pictures: bool
-    """The first seed of a row that is drawn: the graphs of some rounds are kept."""
+    """The command's first seed of a row that is drawn: the graphs of some rounds are kept."""
 
     @property
     def name(self) -> str:
@@ -171,10 +177,11 @@ def jobs_of(study: Study, rows: Sequence[Row], out: Path) -> list[Job]:
     for seed in range(study.seed, study.seed + study.seeds):
         of_seed: list[Job] = []
         for row in rows:
-            name = names.get(_key(study, row), row.name)
-            folder = out / study.name / name / f"seed-{seed}"
-            has_pictures = seed == study.seed and name in pictured
-            of_seed.append(Job(row, study.config(row, seed), folder, has_pictures))
+            name, config = names.get(_key(study, row), row.name), study.config(row, seed)
+            rounds = config.settings.rounds
+            length = f"-{rounds}-rounds" if rounds < row.rounds else ""
+            folder = out / study.place / f"{name}{length}" / f"seed-{seed}"
+            of_seed.append(Job(row, config, folder, seed == study.seed and name in pictured))
         for job in sorted(of_seed, key=lambda job: not job.config.settings.data.augment):
             found.setdefault(job.folder, job)
     return list(found.values())

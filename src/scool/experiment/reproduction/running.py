@@ -100,6 +100,21 @@ def state_of(job: Job) -> State:
     return "over" if header.get("status") in ("finished", "diverged") else "started"
 
 
+def check_whole(job: Job) -> None:
+    """Look whether a run that is over still has all its lines.
+
+    Raises:
+        RunError: some are lost, and no table can show it.
+    """
+    folder, rounds = RunFolder(job.folder), job.config.settings.rounds
+    done = 1 + max((row["round"] for row in folder.rows()), default=-1)
+    if folder.header.get("status") == "finished" and done != rounds:
+        raise RunError(
+            f"{job.folder} is damaged: {done} of {rounds} rounds are recorded. Bring back a whole "
+            "metrics.jsonl, or move that folder away, and the run is made again"
+        )
+
+
 def run_jobs(
     jobs: Sequence[Job],
     watch: Watch,
@@ -117,6 +132,7 @@ def run_jobs(
     left = TimeLeft()
     for job in jobs:
         if state_of(job) == "over":
+            check_whole(job)
             tidy(job.folder)  # a kill may have come between the end of the run and this
             rows = RunFolder(job.folder).rows("timing.jsonl")
             left.add(job, sum(row["seconds"] for row in rows))
@@ -139,8 +155,8 @@ def run_jobs(
             try:
                 _run(job, state == "started", shelf, watch)
             except Interrupted as stop:
-                text = str(stop).split("; ")[0]
-                raise Interrupted(f"{text}; the state is saved, the same command goes on") from None
+                text = str(stop).partition("`scool resume")[0]
+                raise Interrupted(f"{text}the same command goes on") from None
         left.add(job, time.monotonic() - began)
         made += 1
     return made
