@@ -8,8 +8,8 @@ from torch import Tensor
 
 from scool.algorithms.aggregate import mix_updates, per_client
 from scool.algorithms.parts import only, split_names
+from scool.algorithms.scool_checks import check_options
 from scool.contracts import Engine, Evidence, Prior
-from scool.errors import ConfigError, check_fields, require
 from scool.graph.candidates import choose_candidates, num_candidates
 from scool.graph.normalise import Mixing, Weighting, mixing_weights
 from scool.graph.sparsify import draw_peers, keep_top, num_kept
@@ -17,7 +17,7 @@ from scool.learning.cross import CrossDraw
 from scool.learning.difference import Difference
 from scool.learning.local_sgd import LocalSGD
 from scool.priors import SBM, AnyPrior
-from scool.priors.checks import check_posterior, check_prior
+from scool.priors.checks import check_posterior
 from scool.randomness import derive
 from scool.types import Info, Params, Tree
 
@@ -35,9 +35,10 @@ class SCooLState(NamedTuple):
 class SCooL:
     r"""Structured cooperative learning with any prior of the cooperation graph. Li et al., 2023.
 
-    One round: local learning, cross losses, E-step, aggregation, M-step, and once the choice of
-    the neighbours. The grid of the paper is covered: likelihood 1.1 (`own`) or 1.2 (`shared`);
-    prior 2.1 (Dirac, or `model_coupling`), 2.2 (attention), 2.3 (SBM, MMSBM).
+    One round: local learning, cross losses, E-step, aggregation, M-step; and the choice of the
+    neighbours, once, or in every round where they are drawn. The grid of the paper is covered:
+    likelihood 1.1 (`own`) or 1.2 (`shared`); prior 2.1 (Dirac, or `model_coupling`), 2.2
+    (attention), 2.3 (SBM, MMSBM).
 
     We depart from the printed update where it cannot be used: updates are averaged
     (`weighting="row"`), because own plus the sum of all peers, after hundreds of local steps, is a
@@ -82,44 +83,7 @@ class SCooL:
     """Layers that are never mixed: `head`, or names with commas between; empty mixes all."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        check_prior(self.prior)
-        require(0 < self.fraction <= 1, "fraction", self.fraction, "give a fraction in (0, 1]")
-        require(0 <= self.cross_ema < 1, "cross_ema", self.cross_ema, "give a number in [0, 1)")
-        require(
-            self.model_precision >= 0, "model_precision", self.model_precision, "give 0 or more"
-        )
-        require(self.model_coupling >= 0, "model_coupling", self.model_coupling, "give 0 or more")
-        require(self.sparsify_round >= -1, "sparsify_round", self.sparsify_round, "give -1 or more")
-        remedy = "give 4 or more, 0 for all peers, or -1 to choose by the number of clients"
-        is_possible = self.candidates in (-1, 0) or self.candidates >= 4
-        require(is_possible, "candidates", self.candidates, remedy)
-        if self.aggregate == "models":
-            self._check_models()
-        if self.peers == "drawn":
-            remedy = "peers = 'drawn' is for a graph that is sparse; give 0 or more"
-            require(self.sparsify_round >= 0, "sparsify_round", self.sparsify_round, remedy)
-            remedy = "nobody learns from peers' data here; leave it at 'best'"
-            require(self.shares_data, "peers", self.peers, remedy)
-        if self.cross_gradient == "exact" and not self.shares_data:
-            raise ConfigError(
-                "cross_gradient = 'exact' is not possible in case 1.1: no model learns from a "
-                "peer's data there. Leave it at 'local', or set likelihood to 'shared'"
-            )
-        if self.cross_gradient == "exact" and self.sgd.steps != 1:
-            raise ConfigError(
-                f"cross_gradient = 'exact' is not possible with steps = {self.sgd.steps}: an exact "
-                "cross gradient is one of a single step. Give --steps 1, or cross_gradient local"
-            )
-
-    def _check_models(self) -> None:
-        remedy = "this prior mixes models by itself; leave it at 'updates'"
-        require(self.prior.mixes == "updates", "aggregate", self.aggregate, remedy)
-        remedy = "only rows that sum to 1 can average models; leave weighting at 'row'"
-        require(self.weighting == "row", "weighting", self.weighting, remedy)
-        is_possible = self.cross_gradient == "local" and self.shares_data
-        remedy = "without peers' data, or with exact gradients, leave it at 'updates'"
-        require(is_possible, "aggregate", self.aggregate, remedy)
+        check_options(self)
 
     def remark(self, rounds: int) -> str:
         """What was asked for and has no effect in so few rounds.
