@@ -456,6 +456,13 @@ def test_convergence_averages_the_losses_between_evaluations(tmp_path: Path) -> 
     rows = figures("convergence", tmp_path)["convergence"]
     losses = [(r["round"], r["mean"]) for r in rows if r["measure"] == "train_loss"]
     assert losses == [(1, first["train_loss"]), (100, 30.0)]
+    record(tmp_path, ROWS["local"], 1, 80.0)  # evaluated in other rounds, too: the same windows
+    (path,) = tmp_path.glob("local-1-*/metrics.jsonl")
+    scored = [{**first, "round": t, "train_loss": 9.0} for t in (10, 20)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in [first, *scored, last]))
+    rows = figures("convergence", tmp_path)["convergence"]
+    losses = [(r["round"], r["mean"]) for r in rows if r["measure"] == "train_loss"]
+    assert losses == [(1, first["train_loss"]), (100, (30.0 + (9 + 9 + 1) / 3) / 2)]
 
 
 def _one(place: Path, row: Row) -> Path:

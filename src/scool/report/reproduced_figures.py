@@ -80,7 +80,7 @@ def plot_convergence(rows: Sequence[Measured]) -> Plot:
             number = places[row.row.name]
             width = 1.6 if row.row.method.startswith("scool") else 0.8
             step, style = local_epochs(row), {**line_style(number), "linewidth": width}
-            runs = [between_evaluations(record) for record in row.scored]
+            runs = between_evaluations(row.scored)
             for axes, name in ((left, "accuracy_mean"), (right, "train_loss")):
                 line = curve(runs, name)
                 x = [step * (t + 1) for t in line["round"]]
