@@ -22,7 +22,7 @@ demo: $(VENV)/.installed  ## K personal models on real digits, and the graph the
 	@echo "the report, a page to open in a browser:" && $(BIN)/scool report demo
 
 test: $(VENV)/.installed  ## proves the mathematics
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 lint: $(VENV)/.installed  ## style, and that the rooms import one way
 	$(BIN)/ruff check .

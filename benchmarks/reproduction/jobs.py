@@ -46,12 +46,15 @@ def job_of(line: Line, out: Path, data_dir: str | None, rounds: int) -> Job:
     return jobs_of(study, [rows[line.row]], out)[0]
 
 
-def is_over(job: Job) -> bool:
+def is_over(job: Job, passed: set[Path]) -> bool:
     """Whether nothing is left to do; a folder with something else in it is passed over, too."""
+    if job.folder in passed:
+        return True
     try:
         return state_of(job) == "over"
     except RunError as error:
         print(f"passed over: {error}", flush=True)
+        passed.add(job.folder)
         return True
 
 
@@ -80,7 +83,7 @@ def main() -> None:
             for line in read(options.list)
             if line.seconds <= left
         ]
-        job = next((j for j in jobs if j.folder not in passed and not is_over(j)), None)
+        job = next((j for j in jobs if not is_over(j, passed)), None)
         if job is None:
             return
         passed.add(job.folder)

@@ -15,7 +15,7 @@ from scool.report.records import read_run
 
 def show(path: Path) -> None:
     record = read_run(path)
-    line = f"{path.parent.name} {path.name}"
+    line = str(path)
     for words, name in (("masked", "accuracy_mean"), ("unmasked", "unmasked_accuracy_mean")):
         values = [row[name] for row in record.evaluated if row.get(name) is not None]
         if not values:

@@ -189,7 +189,7 @@ def test_what_is_tried_is_not_in_the_way_of_the_plan(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reproduce(capsys, "table1", "--methods", "dpsgd-1-step", "--rounds", "1", "--out", "r")
-    for more in ([], ["--clients", "5"], ["--rounds", "2"]):
+    for more in ([], ["--clients", "5"], ["--rounds", "1"], ["--rounds", "2"]):
         assert dispatch(["reproduce", "table1", "--out", "r", "--list", *more]) == 0
         assert "in the way" not in capsys.readouterr().out
 

@@ -390,6 +390,7 @@ def test_a_stopped_run_goes_on_to_the_same_records(
 
 def test_records_are_light(data: Path, tmp_path: Path) -> None:
     rows = choose_rows("table1", "dpsgd-1-step,scool-sbm")
+    rows = [replace(row, options={**row.options, "steps": 1}) for row in rows]  # quick
     jobs = jobs_of(tiny(data, rounds=7, seeds=2), rows, tmp_path)
     run_jobs(jobs, watching(Silent()))
     kept = [sorted(int(f.stem) for f in (job.folder / "graphs").iterdir()) for job in jobs]
@@ -409,7 +410,8 @@ def test_a_long_run_keeps_evaluated_rounds_and_all_that_was_spent(tmp_path: Path
         scores = {"scores": [50.0]} if (t + 1) % 100 == 0 else {}
         spent = {"bytes": 3, "messages": 1, "epochs": 0.5, "traffic": {"mix": 3}}
         folder.append("metrics.jsonl", {"round": t, "train_loss": 1.0 / (t + 1), **spent, **scores})
-        folder.append("timing.jsonl", {"round": t, "seconds": 0.25})
+        sent = {"rank_bytes": 2, "rank_traffic": {"mix": 2}}
+        folder.append("timing.jsonl", {"round": t, "seconds": 0.25, **sent})
     tidy(folder.path)
     rows, times = folder.rows(), folder.rows("timing.jsonl")
     assert (
@@ -417,6 +419,8 @@ def test_a_long_run_keeps_evaluated_rounds_and_all_that_was_spent(tmp_path: Path
     )
     assert sum(r["bytes"] for r in rows) == sum(r["traffic"]["mix"] for r in rows) == 3 * count
     assert sum(r["seconds"] for r in times) == 0.25 * count
+    assert sum(r["rank_bytes"] for r in times) == 2 * count
+    assert sum(r["rank_traffic"]["mix"] for r in times) == 2 * count
     assert sum(r["messages"] for r in rows) == 2 * sum(r["epochs"] for r in rows) == count
     assert rows[0]["train_loss"] == pytest.approx(sum(1 / (t + 1) for t in range(100)) / 100)
     before = (folder.path / "metrics.jsonl").read_bytes()

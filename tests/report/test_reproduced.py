@@ -153,6 +153,8 @@ def test_runs_of_other_lengths_stand_apart(tmp_path: Path) -> None:
     found = [summarise_row(m, STUDY, measured) for m in measured]
     assert [row["difference"] for row in found] == [None, None]
     assert "60.00 (2 of 100 rounds)" in as_markdown("table1", STUDY, found, [])
+    few = {**found[1], "epochs": 0.5}
+    assert "| 0.500 | 0.5 | 1.2 kB |" in as_markdown("table1", STUDY, [few], [])
 
 
 def test_whole_runs_replace_shortened_ones_unless_those_are_asked_for(tmp_path: Path) -> None:
@@ -204,7 +206,9 @@ def test_families_show_what_was_compared(tmp_path: Path) -> None:
         record(tmp_path, ROWS[name], 0, 90.0)
     by_name = {row.name: row for row in rows}
     measured, _ = collect(STUDY, rows, [tmp_path])
-    assert family_tables([summarise_row(m, STUDY, measured) for m in measured]) == ""
+    none = [summarise_row(m, STUDY, measured) for m in measured]
+    assert family_tables(none) == ""
+    assert "No change was measured together with" in as_markdown("ablations", STUDY, none, [])
     record(tmp_path, by_name["local-weight-decay"], 0, 91.0)
     measured, _ = collect(STUDY, rows, [tmp_path])
     text = family_tables([summarise_row(m, STUDY, measured) for m in measured])
@@ -270,7 +274,7 @@ def test_damaged_records_are_left_out_by_name(tmp_path: Path) -> None:
     (short / "metrics.jsonl").write_text(lines[0])
     (broken / "run.json").write_text("{")
     found, notes = summaries(tmp_path, TABLE1)
-    assert found["local"]["seeds"] == [0] and not found["local"]["diverged"]
+    assert found["local"]["seeds"] == [0] and not found["local"]["stopped"]
     assert f"{empty} is left out: damaged, 0 of 100 rounds are recorded" in notes
     assert f"{short} is left out: damaged, 1 of 100 rounds are recorded" in notes
     assert any(note.startswith(f"{broken} is left out: run.json is damaged") for note in notes)
@@ -351,7 +355,7 @@ def test_divergence_is_shown(tmp_path: Path) -> None:
     record(tmp_path, ROWS["cga-5-epochs"], 1, 50.0)
     found, _ = summaries(tmp_path, TABLE1)
     row = found["cga-5-epochs"]
-    assert row["paper"] == "diverges" and row["diverged"] == "diverged in 1 of 2 seeds"
+    assert row["paper"] == "diverges" and row["stopped"] == "diverged in 1 of 2 seeds"
     assert row["seeds"] == [1] and row["difference"] is None
     assert "| diverges |" in as_markdown("table1", STUDY, [row], [])
     assert "50.00 (diverged in 1 of 2 seeds)" in as_markdown("table1", STUDY, [row], [])
@@ -362,16 +366,16 @@ def test_clients_that_stopped_are_shown(tmp_path: Path) -> None:
         metrics = record(tmp_path, ROWS["local"], seed, 50.0) / "metrics.jsonl"
         metrics.write_text(metrics.read_text().replace('"round": 99', f'{lost}, "round": 99'))
         row = summaries(tmp_path, TABLE1)[0]["local"]
-        assert row["diverged"] == ("1 of 3", "up to 2 of 3")[seed] + " clients stopped"
+        assert row["stopped"] == ("1 of 3", "up to 2 of 3")[seed] + " clients stopped"
     assert "50.00 (up to 2 of 3 clients stopped)" in as_markdown("table1", STUDY, [row], [])
 
 
 def test_a_run_that_diverged_later_counts_until_there(tmp_path: Path) -> None:
     record(tmp_path, ROWS["local"], 0, 50.0, status="diverged")
     row = summaries(tmp_path, TABLE1, Study(rounds=1))[0]["local"]
-    assert (row["rounds"], row["accuracy"], row["diverged"]) == (1, 51.0, "")
+    assert (row["rounds"], row["accuracy"], row["stopped"]) == (1, 51.0, "")
     row = summaries(tmp_path, TABLE1)[0]["local"]
-    assert (row["rounds"], row["diverged"]) == (100, "diverged in 1 of 1 seeds")
+    assert (row["rounds"], row["stopped"]) == (100, "diverged in 1 of 1 seeds")
 
 
 def test_four_formats_hold_the_same_numbers(tmp_path: Path) -> None:

@@ -213,7 +213,7 @@ def summarise_row(measured: Measured, study: Study, all_rows: Sequence[Measured]
         "unmasked_change": mean([e[UNMASKED] - e["accuracy_mean"] for e in both]),
         "unmasked_seeds": len(both),
         "best_accuracy": mean(best),
-        "diverged": measured.stopped,
+        "stopped": measured.stopped,
         **_beside_paper(measured, study),
         **_against(measured, all_rows),
         "graph_l1": numbers.get("l1"),

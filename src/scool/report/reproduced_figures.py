@@ -116,10 +116,9 @@ def plot_rounds(row: Measured) -> Plot:
     """The mixing weights of one row over rounds, the true graph first."""
     panels: list[Panel] = []
     table: list[Row] = []
-    record = next((r for r in row.records if r.graph_files), None)
-    files = sorted(record.graph_files) if record else []
-    graphs = {t: w for t in files if record and (w := record.graph(t)) is not None}
-    if record is None or not graphs:
+    record = next((r for r in row.records if r.graph_files), row.records[0])
+    graphs = {t: w for t in sorted(record.graph_files) if (w := record.graph(t)) is not None}
+    if not graphs:
         raise RunError(
             f"the graphs of {row.row.name} cannot be drawn: its records have no graphs/ that can "
             "be read. Bring the folder along with run.json, or run it once more"

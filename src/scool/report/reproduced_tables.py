@@ -58,7 +58,8 @@ EXPLANATION = (
     "changed on these seeds; a column `− row` is the difference to that row, seed by seed. A "
     "difference is within seed noise where it is smaller than half the width of its 95 % interval "
     "(Student's t; the paper's five seeds, of which no spread is known, are taken to vary as "
-    "ours). With one seed the noise is not known."
+    "ours; what the authors state of their program counts as one seed). With one seed the noise is "
+    "not known."
 )
 
 
@@ -94,20 +95,17 @@ def _cells(rows: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
             line += [row["against"] or "–"] if len(references) > 1 else []
             line.append(_judged(row["change"], row["change_verdict"]))
         sent = row["bytes_sent"]
-        line += [number(row["graph_l1"], 3), number(row["epochs"], 0 if _is_many(row) else 1)]
+        digits = 0 if (row["epochs"] or 0) >= 10 else 1
+        line += [number(row["graph_l1"], 3), number(row["epochs"], digits)]
         line.append("–" if sent is None else human_bytes(sent))
         lines.append(line)
     return head, lines
 
 
-def _is_many(row: Summary) -> bool:
-    return (row["epochs"] or 0) >= 10
-
-
 def _ours(row: Summary) -> str:
     words = [] if row["accuracy"] is None else [number(row["accuracy"])]
-    if row["diverged"]:
-        words.append(f"({row['diverged']})" if words else row["diverged"])
+    if row["stopped"]:
+        words.append(f"({row['stopped']})" if words else row["stopped"])
     if row["rounds"] != row["protocol_rounds"]:
         words.append(f"({row['rounds']:,} of {row['protocol_rounds']:,} rounds)")
     if row["clients"] != row["protocol_clients"]:
