@@ -14,7 +14,7 @@ from scool import DPSGD, SPDB, FedFomo, LocalOnly, LocalSGD, SCooL, Truth, fit
 from scool.data.arrays import from_arrays
 from scool.data.federation import Federation
 from scool.errors import ConfigError, ModelError, QuarantineError, RunError
-from scool.experiment.run import prepare_data
+from scool.experiment.run import Interrupted, prepare_data
 from scool.priors import SBM
 from scool.recording.lock import LOCK, is_written, writing
 from scool.report.records import read_run
@@ -402,3 +402,20 @@ def test_a_run_that_an_error_ended_says_so(tmp_path: Path) -> None:
     again = fit(classification(), "linear", METHOD, out=tmp_path, resume=True, **options)
     assert_trees_equal(again.theta, whole.theta)
     assert read_run(tmp_path).status == "finished"
+
+
+@pytest.mark.parametrize(("stop_in", "words"), [(0, "`scool resume"), (1, "the state is saved")])
+def test_a_stop_says_what_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_in: int, words: str
+) -> None:
+    plain = LocalOnly.step
+
+    def step(self: LocalOnly, engine: Any, state: Any, round: int) -> Any:
+        if round == stop_in:
+            raise KeyboardInterrupt
+        return plain(self, engine, state, round)
+
+    monkeypatch.setattr(LocalOnly, "step", step)
+    with pytest.raises(Interrupted, match=f"after round {stop_in} of 3 of LocalOnly; {words}"):
+        fit(classification(), "linear", LocalOnly(), rounds=3, out=tmp_path / "run")
+    assert bool(list(tmp_path.glob("run/checkpoint-*"))) == bool(stop_in)
