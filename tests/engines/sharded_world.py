@@ -30,6 +30,8 @@ from toys import classification, overflowing, poisoned, regression, tanh_net
 SIZES = (5, 3, 8, 6, 4, 7, 5)  # seven clients: 2, 3 and 4 ranks hold unequal numbers
 ROUNDS = 3
 SPLIT = "\n"  # between the case and the name of a tensor
+SOME = ("local", "scool-sbm", "scool-attention", "dpsgd", "fedavg", "cga", "fedfomo", "l2c")
+"""A method for each way in which ranks talk to each other."""
 
 
 def method(name: str, **options: Any) -> Any:
@@ -43,13 +45,15 @@ def method(name: str, **options: Any) -> Any:
     return algorithm
 
 
-def cases(has_extras: bool) -> dict[str, tuple[Any, Any]]:
-    """(method, federation) by name: every method, and the options with verbs of their own."""
+def cases(ranks: int) -> dict[str, tuple[Any, Any]]:
+    """(method, federation) by name: of four ranks some methods, of two all, of three also the
+    options with verbs of their own, and clients that break."""
     plain, targets = classification(SIZES), regression(SIZES)
-    found = {name: (method(name), plain) for name in sorted(METHODS)}
-    if not has_extras:
+    names = SOME if ranks == 4 else sorted(METHODS)
+    found = {name: (method(name), plain) for name in names}
+    if ranks != 3:
         return found
-    some = ("scool-sbm", "scool-attention", "dpsgd", "fedavg", "cga", "fedfomo", "l2c")
+    some = SOME[1:]
     found |= {f"{name}, a NaN": (method(name), poisoned(plain, 3)) for name in some}
     found |= {f"{name}, overflow": (method(name), overflowing(plain, 5)) for name in some}
     found |= {f"{name}, regression": (method(name, lr=0.02), targets) for name in some}
@@ -89,10 +93,10 @@ def steps(algorithm: Any, federation: Any, build: Callable[..., AnyEngine]) -> d
     return found | {f"theta/{n}": rows for n, rows in theta.items()}
 
 
-def all_steps(build: Callable[..., AnyEngine], has_extras: bool = True) -> dict[str, Tensor]:
+def all_steps(build: Callable[..., AnyEngine], ranks: int = 3) -> dict[str, Tensor]:
     torch.set_num_threads(1)
     found: dict[str, Tensor] = {}
-    for case, (algorithm, federation) in cases(has_extras).items():
+    for case, (algorithm, federation) in cases(ranks).items():
         part = steps(algorithm, federation, build)
         found |= {f"{case}{SPLIT}{name}": t.contiguous().clone() for name, t in part.items()}
     return found
@@ -120,7 +124,7 @@ def gloo_threads() -> list[str]:
 def main(rank: int, size: int, store: str, out: str) -> None:
     join_group(dist.FileStore(store, size), rank, size, datetime.timedelta(seconds=60))
     check_order_of_names(Ranks())
-    found = all_steps(sharded, has_extras=size == 3)
+    found = all_steps(sharded, size)
     save_file(found, f"{out}/{rank}.safetensors")
     leave_group()
     assert not gloo_threads(), "they would abort the process when it ends"

@@ -71,7 +71,7 @@ def test_ranks_give_the_same_numbers(
     size: int, expected: dict[str, Tensor], tmp_path: Path
 ) -> None:
     found = world(size, tmp_path)
-    chosen = cases(has_extras=size == 3)
+    chosen = cases(size)
     assert_same(found[0], {n: t for n, t in expected.items() if n.split(SPLIT)[0] in chosen})
     for rank in found[1:]:  # what is replicated is equal to the bit
         assert rank.keys() == found[0].keys()
