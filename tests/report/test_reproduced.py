@@ -5,7 +5,6 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -572,18 +571,18 @@ def test_the_pages_have_tables() -> None:
     assert len(PLACES) == sum(page.count("<!-- begin ") for page in pages) == 10
 
 
-@pytest.fixture(scope="module")
-def read_once() -> Iterator[None]:
-    """The records of this repository are some hundred runs."""
-    once = cache(find_records)
+_once = cache(find_records)
+
+
+@pytest.fixture
+def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records of this repository are some hundred runs, and do not change meanwhile."""
 
     def again(folders: list[Path]) -> Any:
-        records, notes = once(tuple(folders))
+        records, notes = _once(tuple(folders))
         return records, list(notes)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reproduced, "find_records", again)
-        yield
+    monkeypatch.setattr(reproduced, "find_records", again)
 
 
 @pytest.mark.usefixtures("read_once")

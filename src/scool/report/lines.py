@@ -1,7 +1,6 @@
 """Curves and figures of one method over its seeds."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,23 +54,6 @@ def curve(records: Sequence[RunRecord], name: str) -> dict[str, list[Any]]:
         "low": values.min(axis=0).tolist(),
         "high": values.max(axis=0).tolist(),
     }
-
-
-def between_evaluations(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """The rounds in which all of these runs were evaluated, each with the mean training loss since
-    the one before: where few clients train in a round, its own loss is that of chance."""
-    kept = set(common_rounds(records, lambda row: row.get("scores") is not None))
-    found: list[RunRecord] = []
-    for record in records:
-        rows: list[Row] = []
-        losses: list[float | None] = []
-        for row in record.rows:
-            losses.append(row.get("train_loss"))
-            if row["round"] in kept:
-                rows.append({**row, "train_loss": _mean(losses)})
-                losses = []
-        found.append(replace(record, rows=rows))
-    return found
 
 
 def client_band(records: Sequence[RunRecord], rounds: Sequence[int]) -> dict[str, list[Any]]:

@@ -10,11 +10,11 @@ from scool.drawing.matrices import plain
 from scool.drawing.style import COLUMN, line_style, marker_of, picture, styled
 from scool.errors import RunError
 from scool.experiment.progress import EARLY
-from scool.experiment.reproduction.keeping import GRAPH_ERROR
+from scool.experiment.reproduction.keeping import GRAPH_ERROR, thin
 from scool.experiment.reproduction.rows import BUDGET, BUDGETS, TABLE1
 from scool.recording.atomic import write_bytes
 from scool.recording.folder import RunFolder, make_folder
-from scool.report.lines import between_evaluations, cumulative, curve
+from scool.report.lines import common_rounds, cumulative, curve
 from scool.report.plot import as_csv
 from scool.report.plots import FEW, Plot, Row, legend, legend_height, need_records, plot_graph_error
 from scool.report.plots_graph import Panel, client_order, draw_panels, strongest_edges
@@ -110,6 +110,13 @@ def plot_convergence(rows: Sequence[Measured]) -> Plot:
             axes.set_xlabel("local epochs of a client")
         legend(figure, left, WIDE)
     return Plot(figure, table)
+
+
+def between_evaluations(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """The rounds in which all of these runs were evaluated, each with the mean training loss since
+    the one before: where few clients train in a round, its own loss is that of chance."""
+    kept = set(common_rounds(records, lambda row: row.get("scores") is not None))
+    return [replace(record, rows=thin(record.rows, kept)) for record in records]
 
 
 def plot_rounds(row: Measured) -> Plot:
