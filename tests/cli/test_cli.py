@@ -445,8 +445,12 @@ def test_compare_resumes_what_is_missing(capsys: pytest.CaptureFixture[str]) -> 
     after = lines(capsys)
     assert Path("c/scool-sbm/metrics.jsonl").read_bytes() == metrics
     assert [row["accuracy_mean"] for row in after] == [row["accuracy_mean"] for row in before]
-    with pytest.raises(RunError, match=r"c is a comparison.*--methods local,scool-sbm"):
-        dispatch(["rerun", "c"])
+    assert dispatch(["rerun", "c", "--json", "--quiet"]) == 0
+    again = lines(capsys)
+    assert [row["run_dir"] for row in again] == ["c-rerun-1/local", "c-rerun-1/scool-sbm"]
+    assert Path("c-rerun-1/scool-sbm/metrics.jsonl").read_bytes() == metrics
+    with pytest.raises(RunError, match=r"'c-rerun-1' exists already"):
+        dispatch(["rerun", "c", "--out", "c-rerun-1"])
     assert dispatch(words) == 0  # the same command goes on, too
     with pytest.raises(RunError, match="another comparison"):
         dispatch([*words, "--seed", "5"])

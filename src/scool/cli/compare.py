@@ -25,6 +25,7 @@ from scool.experiment.recipes import METHODS
 from scool.experiment.result import Result
 from scool.experiment.tune import read_chosen, searched_data
 from scool.learning.local_sgd import LocalSGD
+from scool.recording.folder import check_free
 from scool.report.figures import accuracy_figure, graphs_figure
 from scool.report.tables import comparison_table
 
@@ -200,6 +201,12 @@ def resume_comparison(folder: Path, as_json: bool, quiet: bool, ranks: int) -> i
     comparison = read_comparison(folder)
     with leading(ranks, comparison.settings.data.num_clients):
         return _finish(comparison, folder, as_json, quiet)
+
+
+def rerun_comparison(folder: Path, out: Path, as_json: bool, quiet: bool) -> int:
+    comparison = read_comparison(folder)
+    check_free(out)  # a comparison of the same kind there would count as begun
+    return _finish(comparison, out, as_json, quiet)
 
 
 def _finish(comparison: Comparison, out: Path, as_json: bool, quiet: bool) -> int:

@@ -18,7 +18,7 @@ usage: scool COMMAND [options]
   tune           options chosen on validation data     scool tune --methods all --lr 0.05,0.1
   reproduce WHAT the paper's table and figures         scool reproduce table1 --seeds 5
   resume DIR     continue a run or a comparison that was stopped
-  rerun DIR      repeat a run with the same configuration
+  rerun DIR      repeat a run or a comparison with the same configuration
   report RUN...  a page about runs, opens offline      scool report demo --open
   plot KIND RUN  a figure for a paper, and its CSV     scool plot graph demo --out graph.pdf
   export RUN     the graph as GraphML and CSV, the models as safetensors

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import tyro
 
-from scool.cli.compare import is_comparison, resume_comparison
+from scool.cli.compare import is_comparison, rerun_comparison, resume_comparison
 from scool.cli.console import Console
 from scool.cli.ranks import leading
 from scool.cli.run import print_summary
 from scool.errors import RunError
-from scool.experiment.compare import read_comparison
 from scool.experiment.config import config_of, execute
 from scool.recording.folder import RunFolder
 
@@ -32,10 +31,10 @@ class ResumeCommand:
 
 @dataclass(frozen=True)
 class RerunCommand:
-    """Repeat a run with the same configuration in a new folder."""
+    """Repeat a run or a comparison with the same configuration in a new folder."""
 
     folder: tyro.conf.Positional[Path]
-    """The folder of the run to repeat."""
+    """The folder of the run or of the comparison to repeat."""
     out: Path | None = None
     """Folder for the new records; default: a new one beside the old."""
     json: bool = False
@@ -74,15 +73,11 @@ def resume(arguments: Sequence[str]) -> int:
 
 def rerun(arguments: Sequence[str]) -> int:
     command = tyro.cli(RerunCommand, args=list(arguments), prog="scool rerun")
+    out = command.out or _beside(command.folder)
     if is_comparison(command.folder):
-        methods = ",".join(read_comparison(command.folder).methods)
-        raise RunError(
-            f"{command.folder} is a comparison, which rerun does not repeat: give one of the run "
-            f"folders in it, or start `scool compare --methods {methods}` with another --out"
-        )
+        return rerun_comparison(command.folder, out, command.json, command.quiet)
     folder = RunFolder.open(command.folder)
     config = config_of(folder.header, folder.path)
-    out = command.out or _beside(folder.path)
     with Console(config.settings.rounds, quiet=command.quiet) as console:
         result = execute(config, out=out, recorders=[console])
     print_summary(result.summary(), command.json)
@@ -90,7 +85,7 @@ def rerun(arguments: Sequence[str]) -> int:
 
 
 def _beside(path: Path) -> Path:
-    """The first free name beside a run folder."""
+    """The first free name beside a folder."""
     number = 1
     while (candidate := path.with_name(f"{path.name}-rerun-{number}")).exists():
         number += 1
