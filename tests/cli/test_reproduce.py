@@ -221,7 +221,10 @@ def test_mistakes_are_named(place: Path, capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(ConfigError, match="--results has no value: name the folders"):
         dispatch(["reproduce", "table1", "--results"])
     with pytest.raises(DataError, match="is missing: unpack"):
-        dispatch(["reproduce", "table1", "--data-dir", "nowhere", "--quiet"])
+        dispatch(["reproduce", "table1", "--data-dir", "nowhere", "--quiet", "--out", "made"])
+    with pytest.raises(ConfigError, match="device = 'tpu' is not possible"):
+        dispatch(["reproduce", "table1", "--device", "tpu", "--quiet", "--out", "made"])
+    assert not Path("made").exists()  # said before anything is made
 
 
 def test_a_stop_shows_what_is_done_and_says_how_to_go_on(

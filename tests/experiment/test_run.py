@@ -17,6 +17,7 @@ from scool.errors import ConfigError, ModelError, QuarantineError, RunError
 from scool.experiment.run import Interrupted, prepare_data
 from scool.priors import SBM
 from scool.recording.lock import LOCK, is_written, writing
+from scool.recording.source import source_commit
 from scool.report.records import read_run
 from toys import (
     assert_trees_equal,
@@ -62,6 +63,7 @@ def test_a_result_holds_models_scores_graphs_and_costs(tmp_path: Path) -> None:
     header = json.loads((tmp_path / "run" / "run.json").read_text())
     assert header["status"] == "finished" and header["rounds_done"] == 3
     assert {"versions", "hardware", "seed", "command", "config"} <= header.keys()
+    assert header["versions"]["commit"] == source_commit()
 
 
 def test_fit_strings_the_rounds_together() -> None:

@@ -5,12 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import scool
 from scool.cli.main import dispatch
+from scool.drawing.matrices import graph_picture
 from scool.drawing.style import line_style, marker_of
 from scool.errors import ConfigError, RunError
 from scool.report.plot import KINDS, write_plot
+from scool.report.plots_graph import client_order
 from scool.report.records import read_run
 
 
@@ -124,3 +127,42 @@ def test_the_command(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
         dispatch(["plot", "grahp", str(made)])
     with pytest.raises(ConfigError, match="needs a run"):
         dispatch(["plot", "graph"])
+
+
+# ---------------------------------------------------------------------- the order of clients
+
+
+def ordered(labels: list[list[int]], algorithm: scool.SCooL, place: Path) -> tuple[list[int], str]:
+    """In which order a run on clients with these labels shows them, and by what."""
+    clients = [(np.eye(len(own), 4, dtype="float32"), np.array(own)) for own in labels]
+    federation = scool.from_arrays(clients, test_fraction=0.5)
+    scool.fit(federation, "linear", algorithm, rounds=1, out=place)
+    record = read_run(place)
+    found = record.last_graph()
+    assert found is not None
+    return client_order(record, found[1])
+
+
+def test_clients_with_the_same_classes_stand_side_by_side(tmp_path: Path) -> None:
+    pairs = [[1, 2], [0, 1], [1, 2], [0, 2], [0, 1]]
+    labels = [own * 2 for own in pairs]
+    for prior in (scool.SBM(num_blocks=2), scool.Attention()):  # whatever was learned
+        place = tmp_path / type(prior).__name__
+        assert ordered(labels, scool.SCooL(prior=prior), place) == ([1, 4, 3, 0, 2], "classes")
+
+
+def test_else_clients_stand_by_what_was_learned(tmp_path: Path) -> None:
+    labels = [[0, 1, 0, 1]] * 5  # all have the same classes
+    _, by = ordered(labels, scool.SCooL(prior=scool.SBM(num_blocks=2)), tmp_path / "sbm")
+    assert by == "learned block"
+    _, by = ordered(labels, scool.SCooL(prior=scool.Attention()), tmp_path / "attention")
+    assert by == "likeness"  # attention has no blocks
+
+
+def test_numbers_of_clients_stand_where_they_say_something() -> None:
+    """All of a few; of many some, where those between can be counted; else none."""
+    shown: list[list[str]] = []
+    for order in ([2, 0, 1], list(range(20)), list(range(20))[::-1]):
+        figure = graph_picture(torch.eye(len(order)), order, "", "number")
+        shown.append([tick.get_text() for tick in figure.axes[0].get_xticklabels()])
+    assert shown == [["2", "0", "1"], [str(n) for n in range(0, 20, 2)], []]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from matplotlib.lines import Line2D
 from safetensors.torch import save_file
 
 from scool.errors import RunError
@@ -18,6 +19,7 @@ from scool.experiment.reproduction.plan import Study, choose_rows
 from scool.experiment.reproduction.rows import TABLE1, Row
 from scool.recording.folder import RunFolder
 from scool.report import reproduced
+from scool.report.convergence import local_epochs
 from scool.report.reproduced import (
     collect,
     find_records,
@@ -25,7 +27,7 @@ from scool.report.reproduced import (
     summarise_row,
     without_shortened,
 )
-from scool.report.reproduced_figures import figures_of, local_epochs, write_figures
+from scool.report.reproduced_figures import figures_of, write_figures
 from scool.report.reproduced_tables import (
     as_json,
     as_latex,
@@ -262,7 +264,7 @@ def test_unmasked_accuracy_has_a_column_where_it_was_measured(tmp_path: Path) ->
     found, _ = summaries(tmp_path, TABLE1)
     assert found["local"]["unmasked"] == 7 and found["local"]["unmasked_seeds"] == 1
     text = as_markdown("table1", STUDY, list(found.values()), [])
-    assert "| Local SGD | 85.00 | 2.50 | 7.07 | 2 | 7.00 (-83.00) | 87.50 |" in text
+    assert "| Local SGD | 85.00 | 2.50 | 7.07 | 2 | 7.00 (-83.00, 1 seed) | 87.50 |" in text
 
 
 def test_damaged_records_are_left_out_by_name(tmp_path: Path) -> None:
@@ -468,6 +470,32 @@ def test_convergence_averages_the_losses_between_evaluations(tmp_path: Path) -> 
     assert losses == [(1, first["train_loss"]), (100, (30.0 + (9 + 9 + 1) / 3) / 2)]
 
 
+def test_convergence_of_many_rows_has_axes_for_scool(tmp_path: Path) -> None:
+    for number, row in enumerate(TABLE1):
+        record(tmp_path, row, 0, 60.0 + number)
+    measured, _ = collect(STUDY, TABLE1, [tmp_path])
+    (plot,) = figures_of("convergence", measured).values()
+    top, _, bottom, _ = plot.figure.axes
+    names = [{line.get_label() for line in axes.lines} for axes in (top, bottom)]
+    assert {"Local SGD", "Ditto"} <= names[0] and {"SCooL-SBM", "True graph"} <= names[1]
+    assert len(names[0]) + len(names[1]) == len(TABLE1) and not names[0] & names[1]
+    assert top.get_ylim() == bottom.get_ylim()
+    few, _ = collect(STUDY, TABLE1[:3], [tmp_path])
+    (plot,) = figures_of("convergence", few).values()
+    assert len(plot.figure.axes) == 2
+
+
+def test_the_scale_of_accuracies_is_that_of_the_last_ones(tmp_path: Path) -> None:
+    for row, accuracy in ((ROWS["local"], 80.0), (ROWS["ditto"], 90.0)):
+        metrics = record(tmp_path, row, 0, accuracy) / "metrics.jsonl"
+        low = metrics.read_text().replace(f'"accuracy_mean": {accuracy + 1}', '"accuracy_mean": 9')
+        metrics.write_text(low)
+    measured, _ = collect(STUDY, TABLE1, [tmp_path])
+    (plot,) = figures_of("convergence", measured).values()
+    assert plot.figure.axes[0].get_ylim()[0] == 75.0
+    assert min(r["mean"] for r in plot.rows if r["measure"] == "accuracy_mean") == 9.0
+
+
 def _one(place: Path, row: Row) -> Path:
     record(place / "other", row, 0, 50.0)
     return place / "other"
@@ -479,6 +507,13 @@ def test_heat_maps_of_the_recorded_rounds(tmp_path: Path) -> None:
     assert [(r["round"], r["client"], r["from"], r["weight"]) for r in rows] == [
         (t, c, c, 1.0) for t in (1, 100) for c in range(3)
     ]
+    (last,) = tmp_path.glob("scool-sbm-0-*/graphs/000000.safetensors")
+    last.unlink()
+    record(tmp_path, ROWS["scool-sbm"], 1, 90.0, graphs=True)  # now the one with most graphs
+    measured, _ = collect(STUDY, choose_rows("graphs", "scool-sbm"), [tmp_path])
+    (plot,) = figures_of("graphs", measured).values()
+    assert {(row["seed"], row["round"]) for row in plot.rows} == {(1, 1), (1, 100)}
+    assert plot.figure.get_suptitle() == "SCooL-SBM"
     record(tmp_path, ROWS["scool-attention"], 0, 90.0)
     measured, _ = collect(STUDY, choose_rows("graphs", "scool-attention"), [tmp_path])
     with pytest.raises(RunError, match="its records have no graphs/"):
@@ -505,6 +540,7 @@ def test_graph_error_of_the_first_rounds(tmp_path: Path) -> None:
     assert [(r["round"], r["mean"]) for r in rows] == [(1, 0.5), (2, 0.9), (3, 0.8)]
     measured, _ = collect(STUDY, choose_rows("graph-error"), [tmp_path])
     plot = figures_of("graph-error", measured)["graph-error"]
+    assert plot.figure.axes[0].collections  # the band of the seeds
     assert len(plot.figure.axes) == 1  # no groups are known: no panel for the Rand index
     assert plot.figure.axes[0].get_ylim()[0] == 0.0  # small distances look small
 
@@ -523,6 +559,10 @@ def test_budget_over_the_bytes_of_a_client(tmp_path: Path) -> None:
     found = {(r["method"], len(r["seeds"]), r["accuracy"], r["noise"] is None) for r in rows}
     one = {(method, 1, 50.0, True) for method in ("scool-attention", "scool-drawn", "dpsgd")}
     assert found == one | {("scool-sbm", 2, 51.0, False)}
+    measured, _ = collect(STUDY, choose_rows("budget"), [tmp_path])
+    (plot,) = figures_of("budget", measured).values()
+    (legend,) = plot.figure.legends
+    assert all(isinstance(handle, Line2D) for handle in legend.legend_handles)  # no error bars
 
 
 def test_a_line_of_the_budget_has_the_same_seeds_throughout(tmp_path: Path) -> None:

@@ -85,6 +85,10 @@ def partition_picture(
 
 
 def _name_clients(set_ticks: Any, order: Sequence[int], most: int = MOST_TICKS) -> None:
+    """Some of the numbers, where they tell about those in between; else all or none."""
+    if len(order) > most and list(order) != sorted(order):
+        set_ticks([])
+        return
     every = -(-len(order) // most)
     at = list(range(0, len(order), every))
     set_ticks(at, [str(order[place]) for place in at])

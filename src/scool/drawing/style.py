@@ -15,6 +15,8 @@ STYLES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
 COLUMN = 3.35
 """Inches: one column of a two-column paper."""
+WIDE = 2 * COLUMN + 0.25
+"""Inches: both columns."""
 
 # From white to dark blue, as on the page: one hue whose lightness falls steadily.
 WEIGHTS = LinearSegmentedColormap.from_list(

@@ -15,6 +15,17 @@ def by_label(labels: Tensor) -> list[int]:
     return torch.argsort(labels, stable=True).tolist()
 
 
+def by_classes(classes: Tensor) -> list[int] | None:
+    """Clients with the same classes side by side; None where that says nothing: no two clients have
+    the same ones, or all have.
+
+    >>> by_classes(torch.tensor([[0, 1, 1], [1, 1, 0], [0, 1, 1]]).bool())
+    [1, 0, 2]
+    """
+    sets, which = (~classes).int().unique(dim=0, return_inverse=True)
+    return by_label(which) if 1 < len(sets) < len(classes) else None
+
+
 def learned_order(record: RunRecord, w: Tensor) -> tuple[list[int], list[int] | None]:
     """The order that shows the learned structure, and the block of each client where there is one.
 

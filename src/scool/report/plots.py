@@ -74,17 +74,21 @@ def _score_over(records: Sequence[RunRecord], width: float, over: str) -> Plot:
         words = "sent by all clients (MB)" if over == "bytes" else "round"
         axes.set_xlabel(words)
         axes.set_ylabel(score_words(records))
-        legend(figure, axes, width)
+        legend(figure, [axes], width)
     return Plot(figure, rows)
 
 
 def plot_graph_error(records: Sequence[RunRecord], width: float) -> Plot:
-    """L1 distance to the true graph over rounds; adjusted Rand index where groups are known."""
+    """L1 distance to the true graph over rounds; adjusted Rand index where groups are known. Bands:
+    the seeds."""
     rows: list[Row] = []
     groups = group_runs(records)
     known = [
         (name, words)
-        for name, words in (("graph_l1", "L1 distance"), ("graph_ari", "adjusted Rand index"))
+        for name, words in (
+            ("graph_l1", "L1 to the true graph"),
+            ("graph_ari", "adjusted Rand index"),
+        )
         if any(row.get(name) is not None for record in records for row in record.rows)
     ]
     need_records(known, "the true graph is not known")
@@ -96,10 +100,11 @@ def plot_graph_error(records: Sequence[RunRecord], width: float) -> Plot:
             for axes, (name, _) in zip(panels.flat, known, strict=True):
                 line = curve(mine, name)
                 rounds = [t + 1 for t in line["round"]]
-                marker = marker_of(number) if len(rounds) == 1 else None
-                axes.plot(
-                    rounds, line["mean"], label=plain(label), marker=marker, **line_style(number)
-                )
+                marker, style = marker_of(number) if len(rounds) == 1 else None, line_style(number)
+                axes.plot(rounds, line["mean"], label=plain(label), marker=marker, **style)
+                if len(groups) <= FEW:
+                    shade = {"color": style["color"], "alpha": 0.13, "lw": 0}
+                    axes.fill_between(rounds, line["low"], line["high"], **shade)
                 rows += [
                     {"method": label, "measure": name, "round": t, "mean": m, "low": low, "high": h}
                     for t, m, low, h in zip(
@@ -112,7 +117,7 @@ def plot_graph_error(records: Sequence[RunRecord], width: float) -> Plot:
             axes.set_ylim(min(0.0, axes.get_ylim()[0]), 1.05 if name == "graph_ari" else None)
             axes.xaxis.get_major_locator().set_params(integer=True)
         panels.flat[-1].set_xlabel("round")
-        legend(figure, panels.flat[0], width)
+        legend(figure, [panels.flat[0]], width)
     return Plot(figure, rows)
 
 
@@ -188,9 +193,12 @@ def legend_height(labels: Sequence[str], width: float) -> float:
     return 0.15 + 0.15 * -(-len(labels) // _legend_columns(labels, width))
 
 
-def legend(figure: Picture, axes: Any, width: float) -> None:
-    """Below the axes, so that no line is hidden."""
-    handles, labels = axes.get_legend_handles_labels()
+def legend(figure: Picture, axes: Sequence[Any], width: float) -> None:
+    """Of all lines of these axes, below the figure, so that none is hidden."""
+    found = [one.get_legend_handles_labels() for one in axes]
+    # Of a line with error bars the line alone.
+    handles = [h[0] if isinstance(h, tuple) else h for handles, _ in found for h in handles]
+    labels = [label for _, labels in found for label in labels]
     columns = _legend_columns(labels, width)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, columnspacing=1)
 

@@ -11,7 +11,7 @@ from scool.drawing.matrices import draw_graph, largest_other, partition_picture,
 from scool.drawing.style import Picture, picture, styled
 from scool.errors import RunError
 from scool.report.differences import group_runs
-from scool.report.layout import by_label, learned_order
+from scool.report.layout import by_classes, by_label, learned_order
 from scool.report.plots import Plot, Row
 from scool.report.records import RunRecord
 
@@ -25,10 +25,14 @@ def first_runs(records: Sequence[RunRecord]) -> dict[str, RunRecord]:
 
 
 def client_order(record: RunRecord, w: Tensor) -> tuple[list[int], str]:
-    """By true group where it is known, else by what was learned."""
-    if record.clients is not None and record.clients.groups is not None:
-        return by_label(record.clients.groups), "true group"
-    return learned_order(record, w)[0], "learned block"
+    """By true group where it is known, else by common classes, else by what was learned."""
+    clients = record.clients
+    if clients is not None and clients.groups is not None:
+        return by_label(clients.groups), "true group"
+    if clients is not None and (order := by_classes(clients.classes)):
+        return order, "classes"
+    order, blocks = learned_order(record, w)
+    return order, "likeness" if blocks is None else "learned block"
 
 
 class Panel(NamedTuple):
@@ -66,20 +70,22 @@ def plot_graph(records: Sequence[RunRecord], width: float) -> Plot:
     return Plot(draw_panels(panels, width), rows)
 
 
-def draw_panels(panels: Sequence[Panel], width: float) -> Picture:
+def draw_panels(panels: Sequence[Panel], width: float, title: str = "") -> Picture:
     """Heat maps that share one scale, each divided by its own largest weight."""
     columns = min(len(panels), 2 if width < 5 else 4)
     lines = -(-len(panels) // columns)
     with styled():
-        height = 1.15 * width / columns * lines + 0.75
+        height = 1.15 * width / columns * lines + 0.75 + (0.2 if title else 0)
         figure, grid = picture(lines, columns, width=width, height=height)
+        if title:
+            figure.suptitle(plain(title), fontsize="medium")
         for axes in grid.flat[len(panels) :]:
             axes.set_visible(False)
         image: Any = None
         for place, (label, w, order, by) in enumerate(panels):
             axes = grid.flat[place]
-            title = f"{plain(label)}\n(1 is {largest_other(w):.2g})"
-            image = draw_graph(axes, w / largest_other(w), order, title, by, ticks=5)
+            words = f"{plain(label)}\n(largest {largest_other(w):.2g})"
+            image = draw_graph(axes, w / largest_other(w), order, words, by, ticks=5)
             if place % columns:
                 axes.set_ylabel("")
             if place + columns < len(panels):

@@ -7,23 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from scool.drawing.matrices import plain
-from scool.drawing.style import COLUMN, line_style, marker_of, picture, styled
+from scool.drawing.style import COLUMN, WIDE, line_style, marker_of, picture, styled
 from scool.errors import RunError
 from scool.experiment.progress import EARLY
-from scool.experiment.reproduction.keeping import GRAPH_ERROR, thin
-from scool.experiment.reproduction.rows import BUDGET, BUDGETS, TABLE1
+from scool.experiment.reproduction.keeping import GRAPH_ERROR
+from scool.experiment.reproduction.rows import BUDGET, BUDGETS
 from scool.recording.atomic import write_bytes
 from scool.recording.folder import RunFolder, make_folder
-from scool.report.lines import common_rounds, cumulative, curve
+from scool.report.convergence import plot_convergence
+from scool.report.lines import cumulative
 from scool.report.plot import as_csv
-from scool.report.plots import FEW, Plot, Row, legend, legend_height, need_records, plot_graph_error
+from scool.report.plots import Plot, Row, legend, legend_height, need_records, plot_graph_error
 from scool.report.plots_graph import Panel, client_order, draw_panels, strongest_edges
 from scool.report.records import RunRecord
 from scool.report.reproduced import Measured
 from scool.report.seed_noise import mean, noise
-
-WIDE = 2 * COLUMN + 0.25
-"""Inches: two columns of a paper."""
 
 
 def figures_of(target: str, rows: Sequence[Measured]) -> dict[str, Plot]:
@@ -33,7 +31,7 @@ def figures_of(target: str, rows: Sequence[Measured]) -> dict[str, Plot]:
         RunError: the records lack what a figure shows.
     """
     if target == "convergence":
-        return {"convergence": plot_convergence(rows)}
+        return {"convergence": plot_convergence(rows, WIDE)}
     if target == "graphs":
         return {f"graphs-{row.row.name}": plot_rounds(row) for row in rows if row.records}
     if target == "graph-error":
@@ -55,75 +53,11 @@ def write_figures(plots: dict[str, Plot], folder: Path, ending: str) -> list[Pat
     return paths
 
 
-def local_epochs(measured: Measured) -> float:
-    """Passes over its own data that a client takes in a round, on average: the paper's axis. The
-    common model of Ditto and gradients taken for neighbours are not in it."""
-    algorithm: Any = measured.config.algorithm
-    sgd = algorithm.sgd
-    clients = measured.records[0].clients
-    samples = 500.0 if clients is None else float(clients.counts["train"].sum(1).float().mean())
-    passes = sgd.steps * sgd.batch_size / samples if sgd.steps else sgd.epochs
-    return passes * getattr(algorithm, "participation", 1.0)
-
-
-def plot_convergence(rows: Sequence[Measured]) -> Plot:
-    """Test accuracy and training loss over local epochs, a line a row (SCooL's are thick), a band
-    over the seeds where lines are few. A row looks the same in all pictures, whichever others are
-    there."""
-    table: list[Row] = []
-    labels = [row.row.title for row in rows]
-    places = {row.name: place for place, row in enumerate(TABLE1)}
-    with styled():
-        height = 0.42 * WIDE + legend_height(labels, WIDE)
-        figure, ((left, right),) = picture(1, 2, width=WIDE, height=height)
-        for row in rows:
-            number = places[row.row.name]
-            width = 1.6 if row.row.method.startswith("scool") else 0.8
-            step, style = local_epochs(row), {**line_style(number), "linewidth": width}
-            runs = between_evaluations(row.scored)
-            for axes, name in ((left, "accuracy_mean"), (right, "train_loss")):
-                line = curve(runs, name)
-                x = [step * (t + 1) for t in line["round"]]
-                mark = marker_of(number) if len(x) == 1 else None
-                axes.plot(x, line["mean"], label=plain(row.row.title), marker=mark, **style)
-                if 1 < len(row.scored) and len(rows) <= FEW:
-                    shade = {"color": style["color"], "alpha": 0.13, "lw": 0}
-                    axes.fill_between(x, line["low"], line["high"], **shade)
-                table += [
-                    {
-                        "row": row.row.name,
-                        "measure": name,
-                        "seeds": len(row.scored),
-                        "round": t + 1,
-                        "local_epochs": x[n],
-                        "mean": line["mean"][n],
-                        "low": line["low"][n],
-                        "high": line["high"][n],
-                    }
-                    for n, t in enumerate(line["round"])
-                ]
-        need_records(table, "no evaluated round is recorded")
-        left.set_ylabel("test accuracy (%)")
-        right.set_ylabel("training loss")
-        right.set_yscale("log")
-        for axes in (left, right):
-            axes.set_xlabel("local epochs of a client")
-        legend(figure, left, WIDE)
-    return Plot(figure, table)
-
-
-def between_evaluations(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """The rounds in which all of these runs were evaluated, each with the mean training loss since
-    the one before: where few clients train in a round, its own loss is that of chance."""
-    kept = set(common_rounds(records, lambda row: row.get("scores") is not None))
-    return [replace(record, rows=thin(record.rows, kept)) for record in records]
-
-
 def plot_rounds(row: Measured) -> Plot:
     """The mixing weights of one row over rounds, the true graph first."""
     panels: list[Panel] = []
     table: list[Row] = []
-    record = next((r for r in row.records if r.graph_files), row.records[0])
+    record = max(row.records, key=lambda record: len(record.graph_files))
     graphs = {t: w for t in sorted(record.graph_files) if (w := record.graph(t)) is not None}
     if not graphs:
         raise RunError(
@@ -138,7 +72,7 @@ def plot_rounds(row: Measured) -> Plot:
     for t, w in graphs.items():
         panels.append(Panel(f"round {t + 1}", w, order, by))
         table += strongest_edges(row.row.name, record.seed, t + 1, w)
-    return Plot(draw_panels(panels, WIDE), table)
+    return Plot(draw_panels(panels, WIDE, row.row.title), table)
 
 
 def plot_early_error(rows: Sequence[Measured]) -> Plot:
@@ -178,16 +112,10 @@ def plot_budgets(rows: Sequence[Measured]) -> Plot:
         need_records(table, "no run of a budget is finished")
         left.set_xticks(BUDGETS, [str(percent) for percent in BUDGETS])
         left.set_xlabel("peers (% of the clients)")
-        sent = [point["bytes_of_a_client"] for point in table]
-        if max(sent) > 5 * min(sent) > 0:
-            right.set_xscale("log")
-            right.xaxis.get_major_locator().set_params(subs=(1, 2, 5))
-            right.xaxis.set_major_formatter("{x:g}")
-            right.minorticks_off()
         right.set_xlabel("sent by a client in all rounds (GB)")
         for axes in (left, right):
             axes.set_ylabel("test accuracy (%)")
-        legend(figure, left, WIDE)
+        legend(figure, [left], WIDE)
     return Plot(figure, table)
 
 

@@ -116,9 +116,12 @@ def _ours(row: Summary) -> str:
 
 
 def _unmasked(row: Summary) -> str:
-    """The accuracy, and what it lost on the seeds that have both."""
-    change = row["unmasked_change"]
-    return number(row["unmasked"]) + ("" if change is None else f" ({signed(change)})")
+    """The accuracy, what it lost on the seeds that have both, and how many these are if not all."""
+    change, some = row["unmasked_change"], row["unmasked_seeds"]
+    if change is None:
+        return number(row["unmasked"])
+    words = f", {some} seed{'s' * (some > 1)}" if some < len(row["seeds"]) else ""
+    return f"{number(row['unmasked'])} ({signed(change)}{words})"
 
 
 def _judged(difference: float | None, words: str) -> str:

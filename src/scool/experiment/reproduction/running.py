@@ -12,6 +12,7 @@ from scool.data import catalogue
 from scool.data.catalogue import DataConfig
 from scool.data.federation import Federation
 from scool.data.labelled import Labelled
+from scool.engines.device import resolve_device
 from scool.errors import QuarantineError, RunError
 from scool.experiment.config import RunConfig, execute
 from scool.experiment.reproduction.claims import claim
@@ -138,6 +139,10 @@ def run_jobs(
             left.add(job, sum(row["seconds"] for row in rows))
         else:
             todo.append(job)
+    if todo:  # what is wrong with the device or the data is said before anything is made
+        first = todo[0].config.settings
+        resolve_device(first.device)
+        shelf.federation(first.data, first.seed)
     made = 0
     for number, job in enumerate(todo):
         with claim(job.folder) as is_ours:
