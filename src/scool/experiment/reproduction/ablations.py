@@ -113,7 +113,7 @@ ABLATIONS: tuple[Row, ...] = (
         "released, sign corrected",
         {"compat": "derived"},
         method=f"{_ATT}-released",
-        about="one common encoder step instead of the mean of the clients' steps",
+        about="also one common encoder step instead of the clients', and peers ranked by w",
     ),
     change(
         "attention",
@@ -204,7 +204,7 @@ ABLATIONS: tuple[Row, ...] = (
         "fedavg-1000-rounds",
         "FedAvg, 1,000 rounds, average 0.98",
         {"participation": 0.1, "model_average": 0.98},
-        about="500 local epochs a client on average, as in the other rows",
+        about="more rounds and an average; 500 local epochs a client, as in the other rows",
         rounds=1000,
     ),
     *(
