@@ -16,6 +16,7 @@ from scool.cli import console as console_module
 from scool.cli.live import View, sparkline
 from scool.cli.main import dispatch
 from scool.errors import ConfigError, RunError
+from scool.recording.folder import RunFolder
 from scool.recording.lock import writing
 
 SMALL = ["--clients", "6", "--groups", "2", "--epochs", "1", "--device", "cpu", "--quiet"]
@@ -129,8 +130,7 @@ def test_watch_follows_until_the_end(runs: Path, capsys: pytest.CaptureFixture[s
             time.sleep(0.3)
             with (runs / "a" / "metrics.jsonl").open("a") as file:
                 file.write(line)
-        header = json.loads((runs / "a" / "run.json").read_text())
-        (runs / "a" / "run.json").write_text(json.dumps(header | {"status": "finished"}))
+        RunFolder(runs / "a").update_header(status="finished")
 
     writer = threading.Thread(target=go_on)
     with writing(runs / "a"):

@@ -13,6 +13,7 @@ from torch import nn
 from scool import DPSGD, SPDB, FedFomo, LocalOnly, LocalSGD, SCooL, Truth, fit
 from scool.data.arrays import from_arrays
 from scool.data.federation import Federation
+from scool.engines.sharded_ranks import RankLost, Ranks
 from scool.errors import ConfigError, ModelError, QuarantineError, RunError
 from scool.experiment.run import Interrupted, prepare_data
 from scool.priors import SBM
@@ -421,3 +422,17 @@ def test_a_stop_says_what_is_saved(
     with pytest.raises(Interrupted, match=f"after round {stop_in} of 3 of LocalOnly; {words}"):
         fit(classification(), "linear", LocalOnly(), rounds=3, out=tmp_path / "run")
     assert bool(list(tmp_path.glob("run/checkpoint-*"))) == bool(stop_in)
+
+
+def test_a_lost_rank_does_not_hide_a_checkpoint_that_was_just_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def share(self: Ranks, words: Any) -> list[Any]:
+        if (tmp_path / "run" / "checkpoint-000002.safetensors").exists():
+            raise RankLost("another rank is gone")
+        return [words]
+
+    monkeypatch.setattr(Ranks, "share", share)
+    options: dict[str, Any] = {"rounds": 3, "checkpoint_every": 1, "out": tmp_path / "run"}
+    with pytest.raises(RankLost, match="gone; round 2 is saved, `scool resume"):
+        fit(classification(), "linear", LocalOnly(), **options)

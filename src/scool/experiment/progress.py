@@ -95,7 +95,12 @@ class Progress:
             tensors[HOLDER] = engine.placement.holder
             about = (folder.path, self.done, self.ranks.rank, self.ranks.size, engine.owned.cpu())
             self.ranks.each(lambda: save_part(*about, rows))
-        self.ranks.first(lambda: folder.write_checkpoint(self.done, tensors))
+
+        def write() -> None:
+            folder.write_checkpoint(self.done, tensors)
+            self.saved = self.done  # even if another rank is gone before all know of it
+
+        self.ranks.first(write)
         self.saved = self.done
 
 
