@@ -51,7 +51,9 @@ def code_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 # ---------------------------------------------------------------------- run, resume, rerun
 
 
-def test_run_resume_and_rerun(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_resume_and_rerun(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert dispatch(["run", "scool-sbm", "--rounds", "3", "--out", "r", "--json", *SMALL]) == 0
     (summary,) = lines(capsys)
     assert set(KEYS) <= summary.keys()
@@ -67,6 +69,10 @@ def test_run_resume_and_rerun(capsys: pytest.CaptureFixture[str]) -> None:
     assert dispatch(["rerun", "r", "--quiet"]) == 0
     assert "records: r-rerun-1" in capsys.readouterr().out
     assert Path("r-rerun-1/metrics.jsonl").read_bytes() == metrics
+    monkeypatch.chdir("r")
+    assert dispatch(["rerun", ".", "--quiet"]) == 0
+    monkeypatch.chdir("..")
+    assert Path("r-rerun-2/metrics.jsonl").read_bytes() == metrics
     assert dispatch(["rerun", "r", "--out", "other", "--json", "--quiet"]) == 0
     assert Path("other/metrics.jsonl").read_bytes() == metrics
 
@@ -211,6 +217,7 @@ def test_mistakes_in_a_toml_file(text: str, message: str) -> None:
         (["run", "scool-sbm", "--cross-gradient", "exact"], "--steps 1"),
         (["resume", "nowhere"], "not a run folder"),
         (["rerun", "nowhere"], "not a run folder"),
+        (["rerun", "."], "not a run folder"),
         (["resume"], ""),
         (["compare", "--methods", "local,fedavgg"], "did you mean 'fedavg'"),
         (["compare", "--methods", ","], "at least one"),
@@ -451,6 +458,8 @@ def test_compare_resumes_what_is_missing(capsys: pytest.CaptureFixture[str]) -> 
     assert Path("c-rerun-1/scool-sbm/metrics.jsonl").read_bytes() == metrics
     with pytest.raises(RunError, match=r"'c-rerun-1' exists already"):
         dispatch(["rerun", "c", "--out", "c-rerun-1"])
+    assert dispatch(["rerun", "c", "--out", "new", "--quiet"]) == 0
+    assert "scool-sbm" in capsys.readouterr().out and Path("new/graphs.png").exists()
     assert dispatch(words) == 0  # the same command goes on, too
     with pytest.raises(RunError, match="another comparison"):
         dispatch([*words, "--seed", "5"])

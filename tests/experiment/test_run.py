@@ -15,6 +15,7 @@ from scool.data.arrays import from_arrays
 from scool.data.federation import Federation
 from scool.engines.sharded_ranks import RankLost, Ranks
 from scool.errors import ConfigError, ModelError, QuarantineError, RunError
+from scool.experiment import progress
 from scool.experiment.run import Interrupted, prepare_data
 from scool.priors import SBM
 from scool.recording.lock import LOCK, is_written, writing
@@ -436,3 +437,21 @@ def test_a_lost_rank_does_not_hide_a_checkpoint_that_was_just_written(
     options: dict[str, Any] = {"rounds": 3, "checkpoint_every": 1, "out": tmp_path / "run"}
     with pytest.raises(RankLost, match="gone; round 2 is saved, `scool resume"):
         fit(classification(), "linear", LocalOnly(), **options)
+
+
+def test_rounds_that_another_version_made_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def go(commit: str, rounds: int) -> dict[str, Any]:
+        monkeypatch.setattr(progress, "source_commit", lambda: commit)
+        again = (tmp_path / "run.json").exists()
+        fit(classification(), "linear", METHOD, rounds=rounds, out=tmp_path, resume=again)
+        return json.loads((tmp_path / "run.json").read_text())
+
+    assert go("a", 1)["versions"]["commit"] == "a" and "resumed" not in go("a", 2)
+    go("b", 3)
+    header = go("b", 4)
+    found = [(told["after_round"], told["versions"]["commit"]) for told in header["resumed"]]
+    assert header["versions"]["commit"] == "a" and found == [(2, "b")]
+    found = [told["versions"]["commit"] for told in go("a", 5)["resumed"]]
+    assert found == ["b", "a"]

@@ -1,6 +1,8 @@
 """Which state of the source made a record."""
 
 import importlib.util
+import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -8,12 +10,34 @@ import pytest
 
 from scool.recording import source
 
-NOBODY = ["-c", "user.name=nobody", "-c", "user.email=nobody@localhost"]
+pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not here")
 
 
-def commit_of(package: Path) -> str | None:
-    """What the module says, as if it lay in this folder."""
-    spec = importlib.util.spec_from_file_location("somewhere", package / "source.py")
+@pytest.fixture(autouse=True)
+def only_repositories_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here may reach the repository that the tests are run from, as in a hook of it."""
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A repository with a package that has the module."""
+    package = tmp_path / "package"
+    (package / "recording").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "recording" / "source.py").write_bytes(Path(source.__file__).read_bytes())
+    (tmp_path / "README.md").touch()
+    git(tmp_path, "init")
+    return tmp_path
+
+
+def commit_of(clone: Path) -> str | None:
+    """What the module says there."""
+    path = clone / "package" / "recording" / "source.py"
+    spec = importlib.util.spec_from_file_location("somewhere", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -21,36 +45,49 @@ def commit_of(package: Path) -> str | None:
 
 
 def git(folder: Path, *words: str) -> str:
-    command = ["git", "-C", str(folder), *NOBODY, *words]
+    nobody = ["-c", "user.name=nobody", "-c", "user.email=nobody@localhost"]
+    command = ["git", "-C", str(folder), *nobody, *words]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-@pytest.fixture
-def package(tmp_path: Path) -> Path:
-    package = tmp_path / "package"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "source.py").write_bytes(Path(source.__file__).read_bytes())
-    return package
+def test_a_clone_has_a_commit_and_says_if_the_package_was_changed(clone: Path) -> None:
+    (clone / ".gitignore").write_text("__pycache__\n")
+    git(clone, "add", ".")
+    git(clone, "commit", "-m", "first")
+    git(clone, "tag", "-a", "v1", "-m", "the name of a tag would not last")
+    first = git(clone, "rev-parse", "HEAD")
+    assert commit_of(clone) == first and len(first) == 40
+    (clone / "README.md").write_text("changed: no part of the package")
+    assert commit_of(clone) == first
+    (clone / "package" / "method.py").write_text("new")
+    assert commit_of(clone) == first + "+"
+    git(clone, "add", ".")
+    git(clone, "commit", "-m", "second")
+    second = git(clone, "rev-parse", "HEAD")
+    assert commit_of(clone) == second != first
+    (clone / "package" / "method.py").write_text("changed")
+    assert commit_of(clone) == second + "+"
 
 
-def test_a_clone_has_a_commit_and_says_if_it_was_changed(package: Path) -> None:
-    git(package, "init")
-    git(package, "add", ".")
-    git(package, "commit", "-m", "first")
-    git(package, "tag", "v1")  # the name of a tag would not last
-    first = git(package, "rev-parse", "HEAD")
-    assert commit_of(package) == first
-    (package / "__init__.py").write_text("changed")
-    assert commit_of(package) == first + "+"
+def test_a_hook_of_another_repository_does_not_confuse_it(
+    clone: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(clone, "add", ".")
+    git(clone, "commit", "-m", "first")
+    other = tmp_path_factory.mktemp("other")
+    git(other, "init")
+    first = git(clone, "rev-parse", "HEAD")
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    commit = commit_of(clone)
+    assert commit is not None and commit.startswith(first)
 
 
-def test_an_installed_package_has_none(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert commit_of(package) is None  # no repository
-    git(package.parent, "init")
-    git(package.parent, "commit", "--allow-empty", "-m", "somebody else's")
-    assert commit_of(package) is None
-    git(package.parent, "add", ".")
-    assert commit_of(package) is not None
+def test_what_is_no_clone_has_none(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git(clone, "commit", "--allow-empty", "-m", "somebody else's")
+    assert commit_of(clone) is None  # a package that is not of this repository
+    git(clone, "add", ".")
+    assert commit_of(clone) is not None
+    shutil.rmtree(clone / ".git")
+    assert commit_of(clone) is None
     monkeypatch.setenv("PATH", "")
-    assert commit_of(package) is None  # no git
+    assert commit_of(clone) is None  # no git

@@ -144,14 +144,17 @@ def ordered(labels: list[list[int]], algorithm: scool.SCooL, place: Path) -> tup
 
 
 def test_clients_with_the_same_classes_stand_side_by_side(tmp_path: Path) -> None:
-    pairs = [[1, 2], [0, 1], [1, 2], [0, 2], [0, 1]]
+    pairs = [[1, 2], [0, 1], [1, 2], [0, 2], [0, 1], [0, 2]]
     labels = [own * 2 for own in pairs]
     for prior in (scool.SBM(num_blocks=2), scool.Attention()):  # whatever was learned
         place = tmp_path / type(prior).__name__
-        assert ordered(labels, scool.SCooL(prior=prior), place) == ([1, 4, 3, 0, 2], "classes")
+        assert ordered(labels, scool.SCooL(prior=prior), place) == ([1, 4, 3, 5, 0, 2], "classes")
 
 
 def test_else_clients_stand_by_what_was_learned(tmp_path: Path) -> None:
+    few = [[0, 1], [1, 2], [0, 2], [0, 1], [2, 3]]  # hardly two have the same classes
+    _, by = ordered([own * 2 for own in few], scool.SCooL(prior=scool.Attention()), tmp_path / "x")
+    assert by == "likeness"
     labels = [[0, 1, 0, 1]] * 5  # all have the same classes
     _, by = ordered(labels, scool.SCooL(prior=scool.SBM(num_blocks=2)), tmp_path / "sbm")
     assert by == "learned block"

@@ -470,30 +470,49 @@ def test_convergence_averages_the_losses_between_evaluations(tmp_path: Path) -> 
     assert losses == [(1, first["train_loss"]), (100, (30.0 + (9 + 9 + 1) / 3) / 2)]
 
 
+def convergence(place: Path, rows: tuple[Row, ...]) -> Any:
+    measured, _ = collect(STUDY, rows, [place])
+    return figures_of("convergence", measured)["convergence"]
+
+
 def test_convergence_of_many_rows_has_axes_for_scool(tmp_path: Path) -> None:
     for number, row in enumerate(TABLE1):
-        record(tmp_path, row, 0, 60.0 + number)
-    measured, _ = collect(STUDY, TABLE1, [tmp_path])
-    (plot,) = figures_of("convergence", measured).values()
-    top, _, bottom, _ = plot.figure.axes
-    names = [{line.get_label() for line in axes.lines} for axes in (top, bottom)]
-    assert {"Local SGD", "Ditto"} <= names[0] and {"SCooL-SBM", "True graph"} <= names[1]
-    assert len(names[0]) + len(names[1]) == len(TABLE1) and not names[0] & names[1]
-    assert top.get_ylim() == bottom.get_ylim()
-    few, _ = collect(STUDY, TABLE1[:3], [tmp_path])
-    (plot,) = figures_of("convergence", few).values()
-    assert len(plot.figure.axes) == 2
-
-
-def test_the_scale_of_accuracies_is_that_of_the_last_ones(tmp_path: Path) -> None:
-    for row, accuracy in ((ROWS["local"], 80.0), (ROWS["ditto"], 90.0)):
-        metrics = record(tmp_path, row, 0, accuracy) / "metrics.jsonl"
-        low = metrics.read_text().replace(f'"accuracy_mean": {accuracy + 1}', '"accuracy_mean": 9')
-        metrics.write_text(low)
-    measured, _ = collect(STUDY, TABLE1, [tmp_path])
-    (plot,) = figures_of("convergence", measured).values()
-    assert plot.figure.axes[0].get_ylim()[0] == 75.0
+        for seed in (0, 1):
+            metrics = record(tmp_path, row, seed, 60.0 + number) / "metrics.jsonl"
+            first = f'"accuracy_mean": {61.0 + number}'
+            metrics.write_text(metrics.read_text().replace(first, '"accuracy_mean": 9'))
+    plot = convergence(tmp_path, TABLE1)
+    top, losses, bottom, _ = plot.figure.axes
+    names = [[line.get_label() for line in axes.lines] for axes in (top, bottom)]
+    assert {"Local SGD", "Ditto"} <= set(names[0]) and {"SCooL-SBM", "True graph"} <= set(names[1])
+    (legend,) = plot.figure.legends
+    assert [text.get_text() for text in legend.texts] == names[0] + names[1]
+    assert len({*names[0], *names[1]}) == len(TABLE1)
+    assert not top.collections and losses.get_yscale() == "log"
+    half = (len(TABLE1) - 1) / 2
+    for axes in (top, bottom):  # the same scale, around the last accuracies
+        assert axes.get_ylim()[0] == 60.0 - half and axes.get_ylim()[1] > 59 + len(TABLE1)
     assert min(r["mean"] for r in plot.rows if r["measure"] == "accuracy_mean") == 9.0
+
+
+def test_convergence_of_few_rows_is_whole_and_has_bands(tmp_path: Path) -> None:
+    rows = ROWS["local"], ROWS["scool-sbm"]
+    for row in rows:
+        for seed in (0, 1):
+            metrics = record(tmp_path, row, seed, 80.0 + seed) / "metrics.jsonl"
+            first = f'"accuracy_mean": {81.0 + seed}'
+            metrics.write_text(metrics.read_text().replace(first, '"accuracy_mean": 9'))
+    left, right = convergence(tmp_path, rows).figure.axes
+    assert left.get_ylim()[0] < 9.0 and left.get_xlim()[0] == 0.0
+    assert len(left.collections) == len(right.collections) == 2
+    (alone, _) = convergence(tmp_path, rows[1:]).figure.axes  # looks the same by itself
+    assert alone.lines[0].get_color() == left.lines[1].get_color() != left.lines[0].get_color()
+
+
+def test_convergence_without_a_finished_run_is_said(tmp_path: Path) -> None:
+    record(tmp_path, ROWS["local"], 0, 80.0, status="diverged")
+    with pytest.raises(RunError, match="no finished run is there"):
+        convergence(tmp_path, TABLE1)
 
 
 def _one(place: Path, row: Row) -> Path:
@@ -510,10 +529,11 @@ def test_heat_maps_of_the_recorded_rounds(tmp_path: Path) -> None:
     (last,) = tmp_path.glob("scool-sbm-0-*/graphs/000000.safetensors")
     last.unlink()
     record(tmp_path, ROWS["scool-sbm"], 1, 90.0, graphs=True)  # now the one with most graphs
+    record(tmp_path, ROWS["scool-sbm"], 2, 90.0)
     measured, _ = collect(STUDY, choose_rows("graphs", "scool-sbm"), [tmp_path])
     (plot,) = figures_of("graphs", measured).values()
     assert {(row["seed"], row["round"]) for row in plot.rows} == {(1, 1), (1, 100)}
-    assert plot.figure.get_suptitle() == "SCooL-SBM"
+    assert plot.figure.get_suptitle() == "SCooL-SBM, seed 1"
     record(tmp_path, ROWS["scool-attention"], 0, 90.0)
     measured, _ = collect(STUDY, choose_rows("graphs", "scool-attention"), [tmp_path])
     with pytest.raises(RunError, match="its records have no graphs/"):
@@ -563,6 +583,8 @@ def test_budget_over_the_bytes_of_a_client(tmp_path: Path) -> None:
     (plot,) = figures_of("budget", measured).values()
     (legend,) = plot.figure.legends
     assert all(isinstance(handle, Line2D) for handle in legend.legend_handles)  # no error bars
+    (sent,) = {x for line in plot.figure.axes[1].lines[:1] for x in line.get_xdata()}
+    assert sent == pytest.approx(400e-9)  # GB
 
 
 def test_a_line_of_the_budget_has_the_same_seeds_throughout(tmp_path: Path) -> None:

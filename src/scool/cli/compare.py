@@ -203,10 +203,12 @@ def resume_comparison(folder: Path, as_json: bool, quiet: bool, ranks: int) -> i
         return _finish(comparison, folder, as_json, quiet)
 
 
-def rerun_comparison(folder: Path, out: Path, as_json: bool, quiet: bool) -> int:
+def rerun_comparison(folder: Path, out: Path, as_json: bool, quiet: bool, ranks: int) -> int:
+    """The same comparison once more, in a new folder."""
     comparison = read_comparison(folder)
     check_free(out)  # a comparison of the same kind there would count as begun
-    return _finish(comparison, out, as_json, quiet)
+    with leading(ranks, comparison.settings.data.num_clients):
+        return _finish(comparison, out, as_json, quiet)
 
 
 def _finish(comparison: Comparison, out: Path, as_json: bool, quiet: bool) -> int:

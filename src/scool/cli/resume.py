@@ -8,7 +8,7 @@ import tyro
 
 from scool.cli.compare import is_comparison, rerun_comparison, resume_comparison
 from scool.cli.console import Console
-from scool.cli.ranks import leading
+from scool.cli.ranks import goes_on, leading
 from scool.cli.run import print_summary
 from scool.errors import RunError
 from scool.experiment.config import config_of, execute
@@ -38,20 +38,18 @@ class RerunCommand:
     out: Path | None = None
     """Folder for the new records; default: a new one beside the old."""
     json: bool = False
-    """Print one JSON object instead of a table."""
+    """Print one JSON object, of a comparison one a method, instead of a table."""
     quiet: bool = False
     """No progress on stderr."""
+    ranks: int = 1
+    """Processes on this machine that share the clients; not necessarily as many as before."""
 
 
 def resume(arguments: Sequence[str]) -> int:
     command = tyro.cli(ResumeCommand, args=list(arguments), prog="scool resume")
     if is_comparison(command.folder):
         return resume_comparison(command.folder, command.json, command.quiet, command.ranks)
-    if (command.folder / "tune.json").exists():
-        raise RunError(
-            f"{command.folder} is a search: start the same `scool tune ... --out {command.folder}` "
-            "again, and it goes on where it stopped"
-        )
+    _refuse_search(command.folder)
     folder = RunFolder.open(command.folder)
     header = folder.header
     config = config_of(header, folder.path)
@@ -73,19 +71,34 @@ def resume(arguments: Sequence[str]) -> int:
 
 def rerun(arguments: Sequence[str]) -> int:
     command = tyro.cli(RerunCommand, args=list(arguments), prog="scool rerun")
-    out = command.out or _beside(command.folder)
     if is_comparison(command.folder):
-        return rerun_comparison(command.folder, out, command.json, command.quiet)
+        out = command.out or _beside(command.folder)
+        return rerun_comparison(command.folder, out, command.json, command.quiet, command.ranks)
+    _refuse_search(command.folder)
     folder = RunFolder.open(command.folder)
     config = config_of(folder.header, folder.path)
-    with Console(config.settings.rounds, quiet=command.quiet) as console:
+    out = command.out or _beside(folder.path)
+    with (
+        leading(command.ranks, config.settings.data.num_clients),
+        Console(config.settings.rounds, quiet=command.quiet) as console,
+    ):
+        goes_on(command.out)
         result = execute(config, out=out, recorders=[console])
     print_summary(result.summary(), command.json)
     return 0
 
 
+def _refuse_search(folder: Path) -> None:
+    if (folder / "tune.json").exists():
+        raise RunError(
+            f"{folder} is a search: start the same `scool tune ... --out {folder}` again, and it "
+            "goes on where it stopped"
+        )
+
+
 def _beside(path: Path) -> Path:
     """The first free name beside a folder."""
+    path = path.resolve() if path.name in ("", "..") else path
     number = 1
     while (candidate := path.with_name(f"{path.name}-rerun-{number}")).exists():
         number += 1

@@ -30,8 +30,8 @@ def draw_graph(
     axes.set_xlabel("learns from client")
     axes.set_ylabel(f"client, by {by}")
     axes.grid(visible=False)
-    _name_clients(axes.set_xticks, order, ticks)
-    _name_clients(axes.set_yticks, order, ticks)
+    name_clients(axes.set_xticks, order, ticks)
+    name_clients(axes.set_yticks, order, ticks)
     return image
 
 
@@ -44,7 +44,7 @@ def draw_partition(
     axes.set_xlabel(f"client, by {by}")
     axes.set_ylabel("class")
     axes.grid(visible=False)
-    _name_clients(axes.set_xticks, order)
+    name_clients(axes.set_xticks, order)
     every = -(-len(classes) // 20)
     at = list(range(0, len(classes), every))
     axes.set_yticks(at, [_short(classes[c]) for c in at])
@@ -56,7 +56,7 @@ def draw_sizes(axes: Any, counts: Tensor, order: Sequence[int], by: str) -> None
     axes.bar(range(len(order)), counts.cpu().sum(dim=1).numpy()[list(order)], color="#2465a4")
     axes.set_xlabel(f"client, by {by}")
     axes.set_ylabel("samples")
-    _name_clients(axes.set_xticks, order)
+    name_clients(axes.set_xticks, order)
 
 
 def graph_picture(w: Tensor, order: Sequence[int], title: str, by: str) -> Picture:
@@ -84,7 +84,7 @@ def partition_picture(
     return figure
 
 
-def _name_clients(set_ticks: Any, order: Sequence[int], most: int = MOST_TICKS) -> None:
+def name_clients(set_ticks: Any, order: Sequence[int], most: int = MOST_TICKS) -> None:
     """Some of the numbers, where they tell about those in between; else all or none."""
     if len(order) > most and list(order) != sorted(order):
         set_ticks([])

@@ -23,6 +23,7 @@ from scool.recording.checkpoint import Checkpoint, flatten, unflatten
 from scool.recording.folder import RunFolder, check_free, make_folder
 from scool.recording.lock import writing
 from scool.recording.shards import HOLDER, save_part
+from scool.recording.source import source_commit
 from scool.types import Info, Params, Tree
 
 LONG = 1000  # rounds above which not every graph is kept, and not every row of a light record
@@ -133,7 +134,7 @@ def open_run(
         saved = dict(checkpoint.tensors)
         engine.restore_quarantine(_reasons(folder, done, saved.pop("engine/active")))
         state = ranks.each(lambda: unflatten(state, saved))
-    ranks.first(lambda: _take_up(folder, done, header["rounds"]))
+    ranks.first(lambda: _take_up(folder, done, header))
     seconds = sum(row["seconds"] for row in folder.rows("timing.jsonl"))
     graphs = folder.graphs() if ranks.is_first else {}
     return folder, Progress(
@@ -155,7 +156,12 @@ def _begin(path: Path, header: Mapping[str, Any], held: ExitStack) -> None:
     check_free(path)
     make_folder(path)
     held.enter_context(writing(path))
-    RunFolder.create(path, header)  # looks again: another process may have come first
+    versions = _versions(header)
+    RunFolder.create(path, {**header, "versions": versions})  # looks again: somebody may have come
+
+
+def _versions(header: Mapping[str, Any]) -> dict[str, Any]:
+    return {**header["versions"], "commit": source_commit()}
 
 
 def _last_checkpoint(
@@ -171,10 +177,16 @@ def _last_checkpoint(
     return checkpoint
 
 
-def _take_up(folder: RunFolder, done: int, rounds: int) -> None:
+def _take_up(folder: RunFolder, done: int, header: Mapping[str, Any]) -> None:
+    """Go on after round `done`; `resumed` tells of rounds that other versions make."""
     folder.rewind(done)
-    over = {"reason": None} if folder.header.get("reason") else {}  # of a failure before
-    folder.update_header(status="running", rounds=rounds, **over)
+    before = folder.header
+    changes: dict[str, Any] = {"reason": None} if before.get("reason") else {}  # of a failure
+    resumed: list[Any] = before.get("resumed") or []
+    last = resumed[-1]["versions"] if resumed else before.get("versions")
+    if (now := _versions(header)) != last:
+        changes["resumed"] = [*resumed, {"after_round": done, "versions": now}]
+    folder.update_header(status="running", rounds=header["rounds"], **changes)
 
 
 class _Fewer:

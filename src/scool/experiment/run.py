@@ -40,7 +40,6 @@ from scool.models import (
 )
 from scool.recording.clients import write_clients
 from scool.recording.models import write_fixed
-from scool.recording.source import source_commit
 from scool.types import Params, Tree
 
 Model = nn.Module | str | ModelConfig | Callable[[], nn.Module]
@@ -291,7 +290,6 @@ def _header(
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "versions": {
             "scool": __version__,
-            "commit": source_commit(),
             "python": platform.python_version(),
             "torch": torch.__version__,
         },

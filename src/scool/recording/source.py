@@ -1,24 +1,32 @@
 """Which state of the source made a record."""
 
+import os
 import subprocess
 from functools import cache
 from pathlib import Path
 
+PACKAGE = Path(__file__).parents[1]
+
 
 @cache
 def source_commit() -> str | None:
-    """The commit of the clone that scool runs from, with a `+` where its files have changed since;
-    None where it runs from no clone, as an installed package does."""
+    """The commit of the clone that scool runs from, with a `+` where files of the package have
+    changed since or are new. None where git cannot say: an installed package, no git, a clone that
+    belongs to somebody else."""
     if _git("ls-files", "--error-unmatch", "__init__.py") is None:
-        return None  # not under git, or a package that lies inside somebody else's repository
-    return _git("describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+")
+        return None  # the package lies in no repository, or inside one of another project
+    commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "--", ".")
+    return commit + "+" if commit and changes else commit
 
 
 def _git(*words: str) -> str | None:
-    """What git says of the folder of this file; None where it cannot."""
-    command = ["git", "-C", str(Path(__file__).parent), *words]
+    """What git says of the package; None where it cannot."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    command = ["git", "--no-optional-locks", "-C", str(PACKAGE), *words]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        found = subprocess.run(
+            command, capture_output=True, text=True, timeout=10, check=True, env=own
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return found.stdout.strip()

@@ -16,14 +16,16 @@ def by_label(labels: Tensor) -> list[int]:
 
 
 def by_classes(classes: Tensor) -> list[int] | None:
-    """Clients with the same classes side by side; None where that says nothing: no two clients have
-    the same ones, or all have.
+    """Clients with the same classes (K, C) side by side, those of the first class first; None where
+    that says little: all clients have the same, or hardly two.
 
-    >>> by_classes(torch.tensor([[0, 1, 1], [1, 1, 0], [0, 1, 1]]).bool())
-    [1, 0, 2]
+    >>> by_classes(torch.tensor([[0, 1, 1], [1, 1, 0], [0, 1, 1], [1, 1, 0]]).bool())
+    [1, 3, 0, 2]
     """
+    if not classes.numel():
+        return None
     sets, which = (~classes).int().unique(dim=0, return_inverse=True)
-    return by_label(which) if 1 < len(sets) < len(classes) else None
+    return by_label(which) if 1 < len(sets) <= len(classes) / 2 else None
 
 
 def learned_order(record: RunRecord, w: Tensor) -> tuple[list[int], list[int] | None]:

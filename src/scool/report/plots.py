@@ -41,7 +41,6 @@ def plot_budget(records: Sequence[RunRecord], width: float) -> Plot:
 def _score_over(records: Sequence[RunRecord], width: float, over: str) -> Plot:
     rows: list[Row] = []
     groups = group_runs(records)
-    shade = 0.13 if len(groups) <= FEW else 0.0  # bands of many lines would hide the lines
     with styled():
         height = 0.58 * width + legend_height(list(groups), width)
         figure, ((axes,),) = picture(width=width, height=height)
@@ -56,7 +55,8 @@ def _score_over(records: Sequence[RunRecord], width: float, over: str) -> Plot:
             every = max(1, len(x) // 6)
             mark = {"marker": marker_of(number), "markevery": (number % every, every)}
             axes.plot(x, line["mean"], label=plain(label), **style, **mark)
-            axes.fill_between(x, line[low], line[high], color=style["color"], alpha=shade, lw=0)
+            if len(groups) <= FEW:  # bands of many lines would hide the lines
+                draw_band(axes, x, line[low], line[high], style["color"])
             rows += [
                 {
                     "method": label,
@@ -79,8 +79,8 @@ def _score_over(records: Sequence[RunRecord], width: float, over: str) -> Plot:
 
 
 def plot_graph_error(records: Sequence[RunRecord], width: float) -> Plot:
-    """L1 distance to the true graph over rounds; adjusted Rand index where groups are known. Bands:
-    the seeds."""
+    """L1 distance to the true graph over rounds; adjusted Rand index where groups are known. Bands
+    over the seeds where lines are few."""
     rows: list[Row] = []
     groups = group_runs(records)
     known = [
@@ -103,8 +103,7 @@ def plot_graph_error(records: Sequence[RunRecord], width: float) -> Plot:
                 marker, style = marker_of(number) if len(rounds) == 1 else None, line_style(number)
                 axes.plot(rounds, line["mean"], label=plain(label), marker=marker, **style)
                 if len(groups) <= FEW:
-                    shade = {"color": style["color"], "alpha": 0.13, "lw": 0}
-                    axes.fill_between(rounds, line["low"], line["high"], **shade)
+                    draw_band(axes, rounds, line["low"], line["high"], style["color"])
                 rows += [
                     {"method": label, "measure": name, "round": t, "mean": m, "low": low, "high": h}
                     for t, m, low, h in zip(
@@ -180,6 +179,10 @@ def plot_gains(records: Sequence[RunRecord], width: float) -> Plot:
         if len(labels) > 3:
             axes.tick_params(axis="x", rotation=30 if len(labels) <= FEW else 90)
     return Plot(figure, rows)
+
+
+def draw_band(axes: Any, x: Any, low: Any, high: Any, colour: str) -> None:
+    axes.fill_between(x, low, high, color=colour, alpha=0.13, lw=0)
 
 
 def _legend_columns(labels: Sequence[str], width: float) -> int:

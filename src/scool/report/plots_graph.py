@@ -7,9 +7,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scool.drawing.matrices import draw_graph, largest_other, partition_picture, plain
+from scool.drawing.matrices import (
+    draw_graph,
+    largest_other,
+    name_clients,
+    partition_picture,
+    plain,
+)
 from scool.drawing.style import Picture, picture, styled
 from scool.errors import RunError
+from scool.recording.clients import Clients
 from scool.report.differences import group_runs
 from scool.report.layout import by_classes, by_label, learned_order
 from scool.report.plots import Plot, Row
@@ -24,13 +31,18 @@ def first_runs(records: Sequence[RunRecord]) -> dict[str, RunRecord]:
     return {label: records[runs[0]] for label, runs in group_runs(records).items()}
 
 
+def known_order(clients: Clients) -> tuple[list[int], str] | None:
+    """By true group, else by common classes, as far as these are known."""
+    if clients.groups is not None:
+        return by_label(clients.groups), "true group"
+    order = by_classes(clients.classes)
+    return None if order is None else (order, "classes")
+
+
 def client_order(record: RunRecord, w: Tensor) -> tuple[list[int], str]:
     """By true group where it is known, else by common classes, else by what was learned."""
-    clients = record.clients
-    if clients is not None and clients.groups is not None:
-        return by_label(clients.groups), "true group"
-    if clients is not None and (order := by_classes(clients.classes)):
-        return order, "classes"
+    if record.clients is not None and (known := known_order(record.clients)):
+        return known
     order, blocks = learned_order(record, w)
     return order, "likeness" if blocks is None else "learned block"
 
@@ -84,7 +96,9 @@ def draw_panels(panels: Sequence[Panel], width: float, title: str = "") -> Pictu
         image: Any = None
         for place, (label, w, order, by) in enumerate(panels):
             axes = grid.flat[place]
-            words = f"{plain(label)}\n(largest {largest_other(w):.2g})"
+            others = w.clone().fill_diagonal_(0)
+            largest = f"largest {largest_other(w):.2g}" if others.any() else "nobody else"
+            words = f"{plain(label)}\n({largest})"
             image = draw_graph(axes, w / largest_other(w), order, words, by, ticks=5)
             if place % columns:
                 axes.set_ylabel("")
@@ -114,8 +128,7 @@ def plot_partition(records: Sequence[RunRecord], width: float) -> Plot:
     clients = record.clients
     counts = clients.counts["train"]
     classes = clients.class_names or [str(c) for c in range(counts.shape[1])]
-    groups, by = clients.groups, "number" if clients.groups is None else "true group"
-    order = list(range(clients.num_clients)) if groups is None else by_label(groups)
+    order, by = known_order(clients) or (list(range(clients.num_clients)), "number")
     figure = partition_picture(counts, order, classes, by)
     figure.set_size_inches(width, 0.72 * width)
     names = clients.client_names or [""] * clients.num_clients
@@ -164,8 +177,7 @@ def _draw_blocks(
     from matplotlib import colormaps
 
     axes.grid(visible=False)
-    places = list(range(0, len(order), -(-len(order) // 10)))
-    axes.set_yticks(places, [str(order[place]) for place in places])
+    name_clients(axes.set_yticks, order)
     return axes.imshow(
         blocks.T[list(order)],
         cmap=colormaps["cividis"].resampled(most),

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from scool.drawing.matrices import plain
 from scool.drawing.style import COLUMN, WIDE, line_style, marker_of, picture, styled
 from scool.errors import RunError
@@ -31,7 +33,7 @@ def figures_of(target: str, rows: Sequence[Measured]) -> dict[str, Plot]:
         RunError: the records lack what a figure shows.
     """
     if target == "convergence":
-        return {"convergence": plot_convergence(rows, WIDE)}
+        return {"convergence": plot_convergence(rows)}
     if target == "graphs":
         return {f"graphs-{row.row.name}": plot_rounds(row) for row in rows if row.records}
     if target == "graph-error":
@@ -57,8 +59,8 @@ def plot_rounds(row: Measured) -> Plot:
     """The mixing weights of one row over rounds, the true graph first."""
     panels: list[Panel] = []
     table: list[Row] = []
-    record = max(row.records, key=lambda record: len(record.graph_files))
-    graphs = {t: w for t in sorted(record.graph_files) if (w := record.graph(t)) is not None}
+    found = [(record, _graphs(record)) for record in row.scored or row.records]
+    record, graphs = max(found, key=lambda pair: len(pair[1]))
     if not graphs:
         raise RunError(
             f"the graphs of {row.row.name} cannot be drawn: its records have no graphs/ that can "
@@ -72,7 +74,12 @@ def plot_rounds(row: Measured) -> Plot:
     for t, w in graphs.items():
         panels.append(Panel(f"round {t + 1}", w, order, by))
         table += strongest_edges(row.row.name, record.seed, t + 1, w)
-    return Plot(draw_panels(panels, WIDE, row.row.title), table)
+    return Plot(draw_panels(panels, WIDE, f"{row.row.title}, seed {record.seed}"), table)
+
+
+def _graphs(record: RunRecord) -> dict[int, Tensor]:
+    """Those that can be read, by round."""
+    return {t: w for t in sorted(record.graph_files) if (w := record.graph(t)) is not None}
 
 
 def plot_early_error(rows: Sequence[Measured]) -> Plot:

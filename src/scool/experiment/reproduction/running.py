@@ -139,7 +139,7 @@ def run_jobs(
             left.add(job, sum(row["seconds"] for row in rows))
         else:
             todo.append(job)
-    if todo:  # what is wrong with the device or the data is said before anything is made
+    if todo:  # all share device and data: what is wrong with them is said before anything is made
         first = todo[0].config.settings
         resolve_device(first.device)
         shelf.federation(first.data, first.seed)
