@@ -4,8 +4,10 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import scool
 from scool.report.content import page_content
 from scool.report.differences import group_runs
 from scool.report.lines import client_band, cumulative, curve, figures
@@ -74,6 +76,7 @@ def test_the_content_of_a_comparison(made: Path) -> None:
     assert len(sbm["graph"]["places"]) == 6 and sbm["blocks"] is not None
     order, groups = values["federations"][0]["true_order"], values["federations"][0]["groups"]
     assert [groups[i] for i in order] == sorted(groups)
+    assert values["federations"][0]["true_words"] == "true group"
     counts = values["federations"][0]["counts"]["train"]
     assert [sum(row) for row in counts] == [24] * 6
     assert values["lines"][1]["sparsify_round"] == 1
@@ -81,6 +84,22 @@ def test_the_content_of_a_comparison(made: Path) -> None:
     assert "algorithm.prior.num_blocks" in values["different"]
     assert values["problems"] == [] and all(run["problems"] == [] for run in values["runs"])
     json.dumps(values, allow_nan=False)
+
+
+def test_without_groups_clients_stand_by_their_classes(tmp_path: Path) -> None:
+    labels = [[1, 2], [0, 1], [1, 2], [0, 1]]
+    clients = [(np.eye(4, dtype="float32"), np.array(own * 2)) for own in labels]
+    federation = scool.from_arrays(clients, test_fraction=0.5)
+    result = scool.fit(federation, "linear", scool.SCooL(), rounds=1, out=tmp_path)
+    (about,) = page_content(records_of(tmp_path), "words")[0]["federations"]
+    assert (about["true_order"], about["true_words"]) == ([1, 3, 0, 2], "classes")
+    graph = result.graph
+    assert graph is not None  # and in the pictures of a notebook
+    for picture in (graph.plot(), federation.plot()):
+        labels = [axes.get_ylabel() + axes.get_xlabel() for axes in picture.axes]
+        assert any("client, by classes" in label for label in labels)
+        names = [t.get_text() for axes in picture.axes[:1] for t in axes.get_xticklabels()]
+        assert names == ["1", "3", "0", "2"]
 
 
 def test_without_a_local_run_there_is_none_to_compare_with(made: Path) -> None:

@@ -152,7 +152,7 @@ def test_clients_with_the_same_classes_stand_side_by_side(tmp_path: Path) -> Non
 
 
 def test_else_clients_stand_by_what_was_learned(tmp_path: Path) -> None:
-    few = [[0, 1], [1, 2], [0, 2], [0, 1], [2, 3]]  # hardly two have the same classes
+    few = [[0, 1], [1, 2], [0, 2], [0, 1], [2, 3]]  # most have no equal
     _, by = ordered([own * 2 for own in few], scool.SCooL(prior=scool.Attention()), tmp_path / "x")
     assert by == "likeness"
     labels = [[0, 1, 0, 1]] * 5  # all have the same classes

@@ -36,16 +36,16 @@ def counts_of(federation: "Federation", part: str) -> Tensor:
 
 
 def picture_of(federation: "Federation", part: str) -> "Picture":
-    """Who has how many samples of which class, clients of a true group side by side."""
+    """Who has how many samples of which class, clients of a true group, or with the same classes,
+    side by side."""
     from scool.drawing.matrices import partition_picture
+    from scool.drawing.order import by_number, known_order
 
-    groups = federation.groups
-    order = torch.arange(federation.num_clients)
-    order = order if groups is None else torch.argsort(groups.cpu(), stable=True)
+    known = known_order(federation.groups, federation.classes.cpu())
+    order, by = known or by_number(federation.num_clients)
     classes = federation.class_names or [str(c) for c in range(federation.num_outputs)]
-    by = "number" if groups is None else "true group"
     counts = counts_of(federation, part)
-    return partition_picture(counts, order.tolist(), classes, by, federation.name)
+    return partition_picture(counts, order, classes, by, federation.name)
 
 
 def frame_of(federation: "Federation") -> Any:

@@ -32,6 +32,7 @@ class Graph(Tensor):
     title: str
     client_names: tuple[str, ...] | None
     groups: Tensor | None
+    classes: Tensor | None
 
     @classmethod
     def of(
@@ -40,24 +41,26 @@ class Graph(Tensor):
         title: str = "",
         client_names: tuple[str, ...] | None = None,
         groups: Tensor | None = None,
+        classes: Tensor | None = None,
     ) -> "Graph":
-        """Weights with the names and the true groups of the clients, where known."""
+        """Weights with the names, the true groups (K,) and the classes (K, C) of the clients, where
+        known."""
         graph = w.detach().cpu().as_subclass(cls)
-        graph.title, graph.client_names, graph.groups = title, client_names, groups
+        graph.title, graph.client_names = title, client_names
+        graph.groups, graph.classes = groups, None if classes is None else classes.cpu()
         return graph
 
     def _names(self) -> list[str]:
         return list(self.client_names or map(str, range(len(self))))
 
     def plot(self) -> "Picture":
-        """A heat map, a matplotlib figure; clients of a true group stand side by side."""
+        """A heat map, a matplotlib figure; clients of a true group, or with the same classes, stand
+        side by side."""
         from scool.drawing.matrices import graph_picture, plain
+        from scool.drawing.order import by_number, known_order
 
-        order = torch.arange(len(self))
-        if self.groups is not None:
-            order = torch.argsort(self.groups.cpu(), stable=True)
-        by = "number" if self.groups is None else "true group"
-        return graph_picture(self, order.tolist(), plain(self.title), by)
+        order, by = known_order(self.groups, self.classes) or by_number(len(self))
+        return graph_picture(self, order, plain(self.title), by)
 
     def to_pandas(self) -> Any:
         """A pandas table: rows learn from columns."""

@@ -50,7 +50,7 @@ class Result:
             return None
         last, about = max(self.graphs), self.federation
         title = f"{self.method}, round {last + 1}"
-        return Graph.of(self.graphs[last], title, about.client_names, about.groups)
+        return Graph.of(self.graphs[last], title, about.client_names, about.groups, about.classes)
 
     @property
     def elbo(self) -> list[float]:

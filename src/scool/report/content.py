@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from scool.drawing.order import known_order
 from scool.report.differences import flat, group_runs, options_of
-from scool.report.layout import by_label, learned_order, positions
+from scool.report.layout import learned_order, positions
 from scool.report.lines import cumulative, curves, figures, final_scores
 from scool.report.pack import pack_graphs, pack_matrix, rounded
 from scool.report.records import RunRecord, are_regression
@@ -139,6 +140,7 @@ def _federation(number: int, record: RunRecord, blobs: dict[str, str]) -> dict[s
         "counts": None,
         "groups": None,
         "true_order": None,
+        "true_words": None,
         "truth": None,
     }
     if clients is None:
@@ -151,7 +153,9 @@ def _federation(number: int, record: RunRecord, blobs: dict[str, str]) -> dict[s
         "counts": {part: counts.tolist() for part, counts in clients.counts.items()},
     }
     if clients.groups is not None:
-        about |= {"groups": clients.groups.tolist(), "true_order": by_label(clients.groups)}
+        about["groups"] = clients.groups.tolist()
+    if known := known_order(clients.groups, clients.classes):
+        about["true_order"], about["true_words"] = known
     if clients.truth is not None:
         drawn, blob = pack_matrix(clients.truth)
         blobs[f"truth-{number}"] = blob
@@ -161,6 +165,7 @@ def _federation(number: int, record: RunRecord, blobs: dict[str, str]) -> dict[s
         }
         if about["true_order"] is None:
             about["true_order"] = learned_order(record, clients.truth)[0]
+            about["true_words"] = "true graph"
     return about
 
 

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from scool.drawing.style import line_style, picture
+from scool.drawing.order import by_number, known_order
+from scool.drawing.style import WIDE, line_style, picture
 from scool.experiment.result import Result
 from scool.recording.atomic import write_bytes
+from scool.report.plots_graph import Panel, draw_panels
 
 
 def accuracy_figure(results: Mapping[str, Sequence[Result]], path: Path) -> None:
@@ -37,36 +37,15 @@ def accuracy_figure(results: Mapping[str, Sequence[Result]], path: Path) -> None
 
 
 def graphs_figure(results: Mapping[str, Result], path: Path) -> None:
-    """Heat maps of the weights of the last round, clients ordered by their true group."""
+    """Heat maps of the weights of the last round, clients by their true group or their classes."""
     federation = next(iter(results.values())).federation
-    order = _order(federation.groups, federation.num_clients)
-    panels: list[tuple[str, Tensor]] = []
+    known = known_order(federation.groups, federation.classes.cpu())
+    order, by = known or by_number(federation.num_clients)
+    panels: list[Panel] = []
     if federation.truth is not None:
-        panels.append(("true graph", federation.truth.cpu()))
+        panels.append(Panel("true graph", federation.truth.cpu(), order, by))
     for method, result in results.items():
         if result.graph is not None and method != "truth":
-            panels.append((method, result.graph))
-    columns = min(4, len(panels))
-    rows = -(-len(panels) // columns)
-    figure, grid = picture(rows, columns, width=2.6 * columns, height=2.8 * rows)
-    for axes in grid.flat[len(panels) :]:
-        axes.set_visible(False)
-    for axes, (name, w) in zip(grid.flat, panels, strict=False):
-        w = w.double()[order][:, order].clamp(min=0)
-        top = float(w.max()) or 1.0
-        axes.imshow((w / top).numpy(), cmap="cividis", vmin=0, vmax=1, interpolation="nearest")
-        axes.set_title(name, fontsize=9)
-        axes.set_xlabel("learns from client", fontsize=7)
-        axes.set_ylabel("client", fontsize=7)
-        axes.tick_params(labelsize=6)
-    words = "clients ordered by true group" if federation.groups is not None else "clients by id"
-    figure.suptitle(
-        f"who learns from whom: mixing weights of the last round, {words}; bright is strong "
-        "(each panel scaled to its largest weight)",
-        fontsize=8,
-    )
-    write_bytes(path, figure.render("png", dpi=150))
-
-
-def _order(groups: Tensor | None, num_clients: int) -> Tensor:
-    return torch.arange(num_clients) if groups is None else torch.argsort(groups, stable=True)
+            panels.append(Panel(method, result.graph, order, by))
+    title = "who learns from whom: mixing weights of the last round"
+    write_bytes(path, draw_panels(panels, WIDE, title).render("png", dpi=200))

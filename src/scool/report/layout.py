@@ -5,27 +5,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scool.drawing.order import by_label
 from scool.evaluation.graph_error import communities
 from scool.graph.normalise import normalise_rows
 from scool.report.records import RunRecord
-
-
-def by_label(labels: Tensor) -> list[int]:
-    """Clients of the same label side by side, by number inside."""
-    return torch.argsort(labels, stable=True).tolist()
-
-
-def by_classes(classes: Tensor) -> list[int] | None:
-    """Clients with the same classes (K, C) side by side, those of the first class first; None where
-    that says little: all clients have the same, or hardly two.
-
-    >>> by_classes(torch.tensor([[0, 1, 1], [1, 1, 0], [0, 1, 1], [1, 1, 0]]).bool())
-    [1, 3, 0, 2]
-    """
-    if not classes.numel():
-        return None
-    sets, which = (~classes).int().unique(dim=0, return_inverse=True)
-    return by_label(which) if 1 < len(sets) <= len(classes) / 2 else None
 
 
 def learned_order(record: RunRecord, w: Tensor) -> tuple[list[int], list[int] | None]:

@@ -14,11 +14,11 @@ from scool.drawing.matrices import (
     partition_picture,
     plain,
 )
+from scool.drawing.order import by_number, known_order
 from scool.drawing.style import Picture, picture, styled
 from scool.errors import RunError
-from scool.recording.clients import Clients
 from scool.report.differences import group_runs
-from scool.report.layout import by_classes, by_label, learned_order
+from scool.report.layout import learned_order
 from scool.report.plots import Plot, Row
 from scool.report.records import RunRecord
 
@@ -31,17 +31,10 @@ def first_runs(records: Sequence[RunRecord]) -> dict[str, RunRecord]:
     return {label: records[runs[0]] for label, runs in group_runs(records).items()}
 
 
-def known_order(clients: Clients) -> tuple[list[int], str] | None:
-    """By true group, else by common classes, as far as these are known."""
-    if clients.groups is not None:
-        return by_label(clients.groups), "true group"
-    order = by_classes(clients.classes)
-    return None if order is None else (order, "classes")
-
-
 def client_order(record: RunRecord, w: Tensor) -> tuple[list[int], str]:
     """By true group where it is known, else by common classes, else by what was learned."""
-    if record.clients is not None and (known := known_order(record.clients)):
+    clients = record.clients
+    if clients is not None and (known := known_order(clients.groups, clients.classes)):
         return known
     order, blocks = learned_order(record, w)
     return order, "likeness" if blocks is None else "learned block"
@@ -87,7 +80,7 @@ def draw_panels(panels: Sequence[Panel], width: float, title: str = "") -> Pictu
     columns = min(len(panels), 2 if width < 5 else 4)
     lines = -(-len(panels) // columns)
     with styled():
-        height = 1.15 * width / columns * lines + 0.75 + (0.2 if title else 0)
+        height = 1.15 * width / columns * lines + 0.75 + (0.4 if title else 0)
         figure, grid = picture(lines, columns, width=width, height=height)
         if title:
             figure.suptitle(plain(title), fontsize="medium")
@@ -128,7 +121,7 @@ def plot_partition(records: Sequence[RunRecord], width: float) -> Plot:
     clients = record.clients
     counts = clients.counts["train"]
     classes = clients.class_names or [str(c) for c in range(counts.shape[1])]
-    order, by = known_order(clients) or (list(range(clients.num_clients)), "number")
+    order, by = known_order(clients.groups, clients.classes) or by_number(clients.num_clients)
     figure = partition_picture(counts, order, classes, by)
     figure.set_size_inches(width, 0.72 * width)
     names = clients.client_names or [""] * clients.num_clients

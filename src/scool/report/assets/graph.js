@@ -21,10 +21,11 @@ function arrangement() {
   const k = (graph || { clients: fed.clients }).clients;
   const byNumber = { order: Array.from({ length: k }, (_, i) => i), group: null, words: "number" };
   if (shown.order === "true" && fed.true_order) {
-    return { order: fed.true_order, group: fed.groups, words: "true group" };
+    return { order: fed.true_order, group: fed.groups, words: fed.true_words };
   }
   if (shown.order === "learned" && graph) {
-    return { order: graph.learned_order, group: graph.learned_blocks, words: "learned block" };
+    const words = graph.learned_blocks ? "learned block" : "likeness";
+    return { order: graph.learned_order, group: graph.learned_blocks, words };
   }
   return byNumber;
 }

@@ -6,8 +6,8 @@ function fillGraphControls() {
   const run = current();
   const fed = federation();
   const orders = [];
-  if (run.graph) orders.push(["learned", "learned block"]);
-  if (fed.true_order) orders.push(["true", "true group"]);
+  if (run.graph) orders.push(["learned", run.graph.learned_blocks ? "learned block" : "likeness"]);
+  if (fed.true_order) orders.push(["true", fed.true_words]);
   orders.push(["number", "number"]);
   if (!orders.some(([value]) => value === shown.order)) shown.order = orders[0][0];
   fill(byId("order"), orders, shown.order);

@@ -1,0 +1,35 @@
+"""In which order the clients of a heat map stand."""
+
+import torch
+from torch import Tensor
+
+
+def by_label(labels: Tensor) -> list[int]:
+    """Clients of the same label side by side, by number inside."""
+    return torch.argsort(labels.cpu(), stable=True).tolist()
+
+
+def by_classes(classes: Tensor) -> list[int] | None:
+    """Clients with the same classes (K, C) side by side, those of the first class first; None where
+    that says little: all clients have the same, or most have no equal.
+
+    >>> by_classes(torch.tensor([[0, 1, 1], [1, 1, 0], [0, 1, 1], [1, 1, 0]]).bool())
+    [1, 3, 0, 2]
+    """
+    if not classes.numel():
+        return None
+    _, which, sizes = (~classes).int().unique(dim=0, return_inverse=True, return_counts=True)
+    is_shared = sizes[which] > 1
+    return by_label(which) if len(sizes) > 1 and is_shared.float().mean() >= 0.5 else None
+
+
+def known_order(groups: Tensor | None, classes: Tensor | None) -> tuple[list[int], str] | None:
+    """By true group (K,), else by common classes, as far as these are known; and the words."""
+    if groups is not None:
+        return by_label(groups), "true group"
+    order = None if classes is None else by_classes(classes)
+    return None if order is None else (order, "classes")
+
+
+def by_number(num_clients: int) -> tuple[list[int], str]:
+    return list(range(num_clients)), "number"
