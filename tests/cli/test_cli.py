@@ -73,8 +73,13 @@ def test_run_resume_and_rerun(
     assert dispatch(["rerun", ".", "--quiet"]) == 0
     monkeypatch.chdir("..")
     assert Path("r-rerun-2/metrics.jsonl").read_bytes() == metrics
-    assert dispatch(["rerun", "r", "--out", "other", "--json", "--quiet"]) == 0
+    words = ["rerun", "r", "--out", "other", "--json", "--quiet"]
+    assert dispatch(words) == 0
     assert Path("other/metrics.jsonl").read_bytes() == metrics
+    with pytest.raises(RunError, match="'other' exists already"):
+        dispatch(words)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")  # torchrun starts it again: it goes on
+    assert dispatch(words) == 0
 
 
 def test_without_out_a_folder_under_runs_is_made(capsys: pytest.CaptureFixture[str]) -> None:
@@ -456,8 +461,8 @@ def test_compare_resumes_what_is_missing(capsys: pytest.CaptureFixture[str]) -> 
     again = lines(capsys)
     assert [row["run_dir"] for row in again] == ["c-rerun-1/local", "c-rerun-1/scool-sbm"]
     assert Path("c-rerun-1/scool-sbm/metrics.jsonl").read_bytes() == metrics
-    with pytest.raises(RunError, match=r"'c-rerun-1' exists already"):
-        dispatch(["rerun", "c", "--out", "c-rerun-1"])
+    assert dispatch(["rerun", "c", "--out", "c-rerun-1", "--json", "--quiet"]) == 0
+    assert lines(capsys) == again  # as with compare, the same one in that folder goes on
     assert dispatch(["rerun", "c", "--out", "new", "--quiet"]) == 0
     assert "scool-sbm" in capsys.readouterr().out and Path("new/graphs.png").exists()
     assert dispatch(words) == 0  # the same command goes on, too

@@ -13,7 +13,7 @@ from scool.drawing.matrices import graph_picture
 from scool.drawing.style import line_style, marker_of
 from scool.errors import ConfigError, RunError
 from scool.report.plot import KINDS, write_plot
-from scool.report.plots_graph import client_order
+from scool.report.plots_graph import Panel, client_order, draw_panels
 from scool.report.records import read_run
 
 
@@ -169,3 +169,10 @@ def test_numbers_of_clients_stand_where_they_say_something() -> None:
         figure = graph_picture(torch.eye(len(order)), order, "", "number")
         shown.append([tick.get_text() for tick in figure.axes[0].get_xticklabels()])
     assert shown == [["2", "0", "1"], [str(n) for n in range(0, 20, 2)], []]
+
+
+def test_a_graph_without_edges_says_so() -> None:
+    w = torch.full((3, 3), 0.25).fill_diagonal_(0.5)
+    panels = [Panel("alone", torch.eye(3), [0, 1, 2], "x"), Panel("all", w, [0, 1, 2], "x")]
+    titles = [axes.get_title() for axes in draw_panels(panels, 7.0).axes[:2]]
+    assert titles == ["alone\n(nobody else)", "all\n(largest 0.25)"]

@@ -526,8 +526,8 @@ def test_heat_maps_of_the_recorded_rounds(tmp_path: Path) -> None:
     assert [(r["round"], r["client"], r["from"], r["weight"]) for r in rows] == [
         (t, c, c, 1.0) for t in (1, 100) for c in range(3)
     ]
-    (last,) = tmp_path.glob("scool-sbm-0-*/graphs/000000.safetensors")
-    last.unlink()
+    (first,) = tmp_path.glob("scool-sbm-0-*/graphs/000000.safetensors")
+    first.unlink()
     record(tmp_path, ROWS["scool-sbm"], 1, 90.0, graphs=True)  # now the one with most graphs
     record(tmp_path, ROWS["scool-sbm"], 2, 90.0)
     measured, _ = collect(STUDY, choose_rows("graphs", "scool-sbm"), [tmp_path])

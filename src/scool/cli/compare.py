@@ -25,7 +25,6 @@ from scool.experiment.recipes import METHODS
 from scool.experiment.result import Result
 from scool.experiment.tune import read_chosen, searched_data
 from scool.learning.local_sgd import LocalSGD
-from scool.recording.folder import check_free
 from scool.report.figures import accuracy_figure, graphs_figure
 from scool.report.tables import comparison_table
 
@@ -197,16 +196,10 @@ def is_comparison(folder: Path) -> bool:
     return (folder / "compare.json").is_file()
 
 
-def resume_comparison(folder: Path, as_json: bool, quiet: bool, ranks: int) -> int:
+def recorded_comparison(folder: Path, out: Path, as_json: bool, quiet: bool, ranks: int) -> int:
+    """The comparison that `folder` was made with: what is missing in `out`, which may be the same
+    folder, is run."""
     comparison = read_comparison(folder)
-    with leading(ranks, comparison.settings.data.num_clients):
-        return _finish(comparison, folder, as_json, quiet)
-
-
-def rerun_comparison(folder: Path, out: Path, as_json: bool, quiet: bool, ranks: int) -> int:
-    """The same comparison once more, in a new folder."""
-    comparison = read_comparison(folder)
-    check_free(out)  # a comparison of the same kind there would count as begun
     with leading(ranks, comparison.settings.data.num_clients):
         return _finish(comparison, out, as_json, quiet)
 

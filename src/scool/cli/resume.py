@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tyro
 
-from scool.cli.compare import is_comparison, rerun_comparison, resume_comparison
+from scool.cli.compare import is_comparison, recorded_comparison
 from scool.cli.console import Console
 from scool.cli.ranks import goes_on, leading
 from scool.cli.run import print_summary
@@ -48,7 +48,8 @@ class RerunCommand:
 def resume(arguments: Sequence[str]) -> int:
     command = tyro.cli(ResumeCommand, args=list(arguments), prog="scool resume")
     if is_comparison(command.folder):
-        return resume_comparison(command.folder, command.json, command.quiet, command.ranks)
+        how = (command.json, command.quiet, command.ranks)
+        return recorded_comparison(command.folder, command.folder, *how)
     _refuse_search(command.folder)
     folder = RunFolder.open(command.folder)
     header = folder.header
@@ -72,8 +73,9 @@ def resume(arguments: Sequence[str]) -> int:
 def rerun(arguments: Sequence[str]) -> int:
     command = tyro.cli(RerunCommand, args=list(arguments), prog="scool rerun")
     if is_comparison(command.folder):
-        out = command.out or _beside(command.folder)
-        return rerun_comparison(command.folder, out, command.json, command.quiet, command.ranks)
+        goes_on(command.out)
+        out, how = command.out or _beside(command.folder), (command.json, command.quiet)
+        return recorded_comparison(command.folder, out, *how, command.ranks)
     _refuse_search(command.folder)
     folder = RunFolder.open(command.folder)
     config = config_of(folder.header, folder.path)
@@ -82,8 +84,8 @@ def rerun(arguments: Sequence[str]) -> int:
         leading(command.ranks, config.settings.data.num_clients),
         Console(config.settings.rounds, quiet=command.quiet) as console,
     ):
-        goes_on(command.out)
-        result = execute(config, out=out, recorders=[console])
+        again = goes_on(command.out)
+        result = execute(config, out=out, resume=again, recorders=[console])
     print_summary(result.summary(), command.json)
     return 0
 

@@ -39,10 +39,9 @@ def picture_of(federation: "Federation", part: str) -> "Picture":
     """Who has how many samples of which class, clients of a true group, or with the same classes,
     side by side."""
     from scool.drawing.matrices import partition_picture
-    from scool.drawing.order import by_number, known_order
+    from scool.drawing.order import shown_order
 
-    known = known_order(federation.groups, federation.classes.cpu())
-    order, by = known or by_number(federation.num_clients)
+    order, by = shown_order(federation.groups, federation.classes, federation.num_clients)
     classes = federation.class_names or [str(c) for c in range(federation.num_outputs)]
     counts = counts_of(federation, part)
     return partition_picture(counts, order, classes, by, federation.name)

@@ -14,9 +14,9 @@ MOST_TICKS = 10
 
 
 def largest_other(w: Tensor) -> float:
-    """The largest weight to another client, 1 where there is none: the end of the scale."""
+    """The largest weight to another client, 0 where there is none."""
     others = w.double().cpu().nan_to_num(0.0).clone().fill_diagonal_(0)
-    return float(others.max()) if float(others.max()) > 0 else 1.0
+    return max(0.0, float(others.max()))
 
 
 def draw_graph(
@@ -24,7 +24,7 @@ def draw_graph(
 ) -> Any:
     """Who learns from whom; the scale ends at the largest weight to another client."""
     shown = w.double().cpu().nan_to_num(0.0).clamp(min=0).numpy()[np.ix_(order, order)]
-    top = largest_other(w)
+    top = largest_other(w) or 1.0
     image = axes.imshow(shown, cmap=WEIGHTS, vmin=0, vmax=top, interpolation="nearest")
     axes.set_title(title)
     axes.set_xlabel("learns from client")

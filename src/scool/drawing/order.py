@@ -31,5 +31,8 @@ def known_order(groups: Tensor | None, classes: Tensor | None) -> tuple[list[int
     return None if order is None else (order, "classes")
 
 
-def by_number(num_clients: int) -> tuple[list[int], str]:
-    return list(range(num_clients)), "number"
+def shown_order(
+    groups: Tensor | None, classes: Tensor | None, num_clients: int
+) -> tuple[list[int], str]:
+    """The same, by number where neither is known."""
+    return known_order(groups, classes) or (list(range(num_clients)), "number")

@@ -47,7 +47,7 @@ class Graph(Tensor):
         known."""
         graph = w.detach().cpu().as_subclass(cls)
         graph.title, graph.client_names = title, client_names
-        graph.groups, graph.classes = groups, None if classes is None else classes.cpu()
+        graph.groups, graph.classes = groups, classes
         return graph
 
     def _names(self) -> list[str]:
@@ -57,9 +57,9 @@ class Graph(Tensor):
         """A heat map, a matplotlib figure; clients of a true group, or with the same classes, stand
         side by side."""
         from scool.drawing.matrices import graph_picture, plain
-        from scool.drawing.order import by_number, known_order
+        from scool.drawing.order import shown_order
 
-        order, by = known_order(self.groups, self.classes) or by_number(len(self))
+        order, by = shown_order(self.groups, self.classes, len(self))
         return graph_picture(self, order, plain(self.title), by)
 
     def to_pandas(self) -> Any:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scool.drawing.order import by_number, known_order
+from scool.drawing.order import shown_order
 from scool.drawing.style import WIDE, line_style, picture
 from scool.experiment.result import Result
 from scool.recording.atomic import write_bytes
@@ -39,8 +39,7 @@ def accuracy_figure(results: Mapping[str, Sequence[Result]], path: Path) -> None
 def graphs_figure(results: Mapping[str, Result], path: Path) -> None:
     """Heat maps of the weights of the last round, clients by their true group or their classes."""
     federation = next(iter(results.values())).federation
-    known = known_order(federation.groups, federation.classes.cpu())
-    order, by = known or by_number(federation.num_clients)
+    order, by = shown_order(federation.groups, federation.classes, federation.num_clients)
     panels: list[Panel] = []
     if federation.truth is not None:
         panels.append(Panel("true graph", federation.truth.cpu(), order, by))

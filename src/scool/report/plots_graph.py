@@ -14,7 +14,7 @@ from scool.drawing.matrices import (
     partition_picture,
     plain,
 )
-from scool.drawing.order import by_number, known_order
+from scool.drawing.order import known_order, shown_order
 from scool.drawing.style import Picture, picture, styled
 from scool.errors import RunError
 from scool.report.differences import group_runs
@@ -89,10 +89,9 @@ def draw_panels(panels: Sequence[Panel], width: float, title: str = "") -> Pictu
         image: Any = None
         for place, (label, w, order, by) in enumerate(panels):
             axes = grid.flat[place]
-            others = w.clone().fill_diagonal_(0)
-            largest = f"largest {largest_other(w):.2g}" if others.any() else "nobody else"
-            words = f"{plain(label)}\n({largest})"
-            image = draw_graph(axes, w / largest_other(w), order, words, by, ticks=5)
+            top = largest_other(w)
+            words = f"{plain(label)}\n({f'largest {top:.2g}' if top else 'nobody else'})"
+            image = draw_graph(axes, w / (top or 1.0), order, words, by, ticks=5)
             if place % columns:
                 axes.set_ylabel("")
             if place + columns < len(panels):
@@ -121,7 +120,7 @@ def plot_partition(records: Sequence[RunRecord], width: float) -> Plot:
     clients = record.clients
     counts = clients.counts["train"]
     classes = clients.class_names or [str(c) for c in range(counts.shape[1])]
-    order, by = known_order(clients.groups, clients.classes) or by_number(clients.num_clients)
+    order, by = shown_order(clients.groups, clients.classes, clients.num_clients)
     figure = partition_picture(counts, order, classes, by)
     figure.set_size_inches(width, 0.72 * width)
     names = clients.client_names or [""] * clients.num_clients
