@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import importlib
 import math
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
@@ -130,6 +131,21 @@ def not_finite(client: int, reason: str) -> QuarantineError:
         f"client {client} has non-finite {reason}, and the run is strict. Clean its data, lower "
         "--lr, or run without --strict to leave the client out"
     )
+
+
+def printable(text: str) -> str:
+    """A text from a file or a folder's name, safe for a terminal: control characters are shown as
+    what they are, and do nothing. Lines stay lines.
+
+    >>> printable("red \\x1b[31m")
+    'red \\\\x1b[31m'
+    """
+    return "".join(c if c == "\n" or _is_harmless(c) else ascii(c)[1:-1] for c in text)
+
+
+def _is_harmless(character: str) -> bool:
+    """Not a control character, a surrogate, or one that changes the direction of the text."""
+    return unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def first_few(numbers: Sequence[int]) -> str:

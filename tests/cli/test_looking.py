@@ -12,11 +12,12 @@ import pytest
 import torch
 from rich.console import Console as RichConsole
 
+from records import change_header, stop_at
 from scool.cli import console as console_module
 from scool.cli.live import View, sparkline
 from scool.cli.main import dispatch
 from scool.errors import ConfigError, RunError
-from scool.recording.folder import RunFolder
+from scool.recording.damage import DamageWarning
 from scool.recording.lock import writing
 
 SMALL = ["--clients", "6", "--groups", "2", "--epochs", "1", "--device", "cpu", "--quiet"]
@@ -41,16 +42,6 @@ def runs(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "runs"))
 
 
-def stop_at(run: Path, rounds: int) -> list[str]:
-    """Make a run look as if it were in progress; the lines that were taken away."""
-    header = json.loads((run / "run.json").read_text())
-    header = {name: value for name, value in header.items() if name != "result"}
-    (run / "run.json").write_text(json.dumps(header | {"status": "running"}))
-    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (run / "metrics.jsonl").write_text("".join(lines[:rounds]))
-    return lines[rounds:]
-
-
 # ---------------------------------------------------------------------- ls
 
 
@@ -72,11 +63,12 @@ def test_ls_shows_broken_and_unfinished_runs(
     stop_at(runs / "a", 2)
     (runs / "b" / "run.json").write_text("{")
     (runs / "c" / "metrics.jsonl").unlink()
-    assert dispatch(["ls", str(runs)]) == 0
+    with pytest.warns(DamageWarning, match=r"run\.json is damaged|metrics\.jsonl"):
+        assert dispatch(["ls", str(runs)]) == 0
     out = capsys.readouterr().out
     assert "2/3" in out and "killed" in out and "unknown" in out and "0/3" in out
     with writing(runs / "a"):
-        assert dispatch(["ls", str(runs)]) == 0
+        assert dispatch(["ls", str(runs / "a")]) == 0
     assert "running" in capsys.readouterr().out
 
 
@@ -128,9 +120,9 @@ def test_watch_follows_until_the_end(runs: Path, capsys: pytest.CaptureFixture[s
     def go_on() -> None:
         for line in rest:
             time.sleep(0.3)
-            with (runs / "a" / "metrics.jsonl").open("a") as file:
+            with (runs / "a" / "metrics.jsonl").open("ab") as file:
                 file.write(line)
-        RunFolder(runs / "a").update_header(status="finished")
+        change_header(runs / "a", status="finished")
 
     writer = threading.Thread(target=go_on)
     with writing(runs / "a"):
@@ -149,7 +141,10 @@ def test_watch_ends_where_nobody_is_at_the_run(
     stop_at(runs / "a", 1)
     if content:
         (runs / "a" / "run.json").write_text(content)
-    assert dispatch(["watch", str(runs / "a")]) == 0
+        with pytest.warns(DamageWarning, match=r"run\.json is damaged|metrics.jsonl is damaged"):
+            assert dispatch(["watch", str(runs / "a")]) == 0
+    else:
+        assert dispatch(["watch", str(runs / "a")]) == 0
     words = "unknown" if content else f"killed; `scool resume {runs / 'a'}` goes on"
     assert words in capsys.readouterr().err
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from records import change_header
 from scool.contracts import Recorder
 from scool.data import catalogue
 from scool.errors import ConfigError, RunError
@@ -28,6 +29,7 @@ from scool.experiment.reproduction.rows import BUDGET, TABLE1, Row
 from scool.experiment.reproduction.running import TimeLeft, run_jobs, state_of
 from scool.experiment.run import Interrupted
 from scool.recording.folder import RunFolder
+from scool.recording.writer import RunWriter
 from tiny_images import write_cifar10
 
 PAPER_ROWS = [row.name for row in TABLE1[:14]]
@@ -404,7 +406,7 @@ def test_records_are_light(data: Path, tmp_path: Path) -> None:
 
 
 def test_a_long_run_keeps_evaluated_rounds_and_all_that_was_spent(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path / "run", {"status": "finished"})
+    folder = RunWriter.create(tmp_path / "run", {"status": "finished"})
     count = LONG + 10
     for t in range(count):
         scores = {"scores": [50.0]} if (t + 1) % 100 == 0 else {}
@@ -413,7 +415,8 @@ def test_a_long_run_keeps_evaluated_rounds_and_all_that_was_spent(tmp_path: Path
         sent = {"rank_bytes": 2, "rank_traffic": {"mix": 2}}
         folder.append("timing.jsonl", {"round": t, "seconds": 0.25, **sent})
     tidy(folder.path)
-    rows, times = folder.rows(), folder.rows("timing.jsonl")
+    found = RunFolder(folder.path)
+    rows, times = found.rows(), found.rows("timing.jsonl")
     assert (
         [r["round"] for r in rows] == [r["round"] for r in times] == [*range(99, 1000, 100), 1009]
     )
@@ -453,12 +456,11 @@ def test_only_what_is_finished_or_diverged_is_over(data: Path, tmp_path: Path) -
     (job,) = jobs_of(tiny(data, rounds=1), choose_rows("table1", "dpsgd-1-step"), tmp_path)
     assert state_of(job) == "new"
     run_jobs([job], watching(Silent()))
-    folder = RunFolder(job.folder)
     (job.folder / "checkpoint-000001.safetensors").touch()
     assert state_of(job) == "over" and run_jobs([job], watching(Silent())) == 0
     assert not list(job.folder.glob("checkpoint-*"))  # a kill had come between
     for status, state in (("failed", "started"), ("interrupted", "started"), ("diverged", "over")):
-        folder.update_header(status=status)
+        change_header(job.folder, status=status)
         assert state_of(job) == state
     (job.folder / "graphs" / "000000.safetensors").unlink()
     (job.folder / "graphs").rmdir()

@@ -1,7 +1,9 @@
 """Checkpoints: whole or refused. Files: old or new, never half."""
 
+import hashlib
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +15,21 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from scool.errors import RunError
-from scool.recording.atomic import write_bytes, write_json
-from scool.recording.checkpoint import flatten, load_checkpoint, save_checkpoint, unflatten
+from scool.recording.checkpoint import (
+    Checkpoint,
+    as_checkpoint,
+    flatten,
+    save_checkpoint,
+    unflatten,
+)
+from scool.recording.disk import write_bytes, write_json
 from scool.recording.folder import RunFolder
+from scool.recording.tensors import read_tensors
+from scool.recording.writer import RunWriter
+
+
+def load_checkpoint(path: Path, run: str | None = None) -> Checkpoint:
+    return as_checkpoint(read_tensors(path, "checkpoint", run), 3)
 
 
 class Inner(NamedTuple):
@@ -58,14 +72,20 @@ def test_equal_states_are_equal_files(tmp_path: Path) -> None:
 
 def test_any_flipped_byte_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "c"
-    save_checkpoint(path, 3, flatten(state()))
+    flat = flatten(state())
+    save_checkpoint(path, 3, flat, run="mine")
     whole = path.read_bytes()
     for position in range(len(whole)):
         broken = bytearray(whole)
         broken[position] ^= 1 << (position % 8)
         path.write_bytes(broken)
-        with pytest.raises(RunError):
-            load_checkpoint(path)
+        try:
+            found = load_checkpoint(path, run="mine")
+        except ValueError:
+            continue
+        # A space or the order of the header: what is read is what was written.
+        assert all(torch.equal(t, flat[name]) for name, t in found.tensors.items())
+        assert set(found.tensors) == set(flat) and found.rounds == 3
 
 
 @pytest.mark.parametrize("kept", [0, 5, 60, -1])
@@ -73,17 +93,42 @@ def test_a_truncated_file_is_noticed(tmp_path: Path, kept: int) -> None:
     path = tmp_path / "c"
     save_checkpoint(path, 3, flatten(state()))
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(RunError, match=r"cannot be read.*delete c"):
+    with pytest.raises(ValueError, match=r"cut off|claims|MetadataIncompleteBuffer|incomplete"):
         load_checkpoint(path)
+
+
+def test_another_run_is_noticed(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "c", 3, flatten(state()), run="mine")
+    with pytest.raises(ValueError, match="belongs to another run"):
+        load_checkpoint(tmp_path / "c", run="theirs")
+
+
+def test_checkpoints_of_the_first_format_are_verified(tmp_path: Path) -> None:
+    """As version 0.1 wrote them: no run, one checksum over all."""
+    flat = {"x": torch.arange(4.0), "b/y": torch.tensor([True, False])}
+    sha = hashlib.sha256(b"scool-checkpoint-1/3")
+    for name in sorted(flat):
+        sha.update(f"{name}/{flat[name].dtype}/{tuple(flat[name].shape)}".encode())
+        sha.update(flat[name].view(torch.uint8).numpy().tobytes())
+    about = {"format": "scool-checkpoint-1", "rounds": 3, "sha256": sha.hexdigest()}
+    save_file(flat, tmp_path / "c", metadata={"scool": json.dumps(about)})
+    assert load_checkpoint(tmp_path / "c").tensors.keys() == flat.keys()
+    with pytest.raises(ValueError, match="not of this run"):
+        load_checkpoint(tmp_path / "c", run="mine")
+    content = bytearray((tmp_path / "c").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "c").write_bytes(content)
+    with pytest.raises(ValueError, match="do not match their checksum"):
+        load_checkpoint(tmp_path / "c")
 
 
 def test_other_versions_are_named(tmp_path: Path) -> None:
     save_file(flatten(state()), tmp_path / "plain")
-    with pytest.raises(RunError, match=r"another version of scool \(no format"):
+    with pytest.raises(ValueError, match="it lacks 'rounds'"):
         load_checkpoint(tmp_path / "plain")
     meta = {"scool": json.dumps({"format": "scool-checkpoint-9", "rounds": 3})}
     save_file(flatten(state()), tmp_path / "newer", metadata=meta)
-    with pytest.raises(RunError, match="scool-checkpoint-9; this one reads"):
+    with pytest.raises(ValueError, match="'scool-checkpoint-9', and this version of scool reads"):
         load_checkpoint(tmp_path / "newer")
 
 
@@ -100,44 +145,77 @@ def line(round: int) -> dict[str, int]:
 
 
 def test_the_last_two_checkpoints_stay(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path / "run", {})
+    folder = RunWriter.create(tmp_path / "run", {})
     for rounds in (1, 2, 3):
         folder.append("metrics.jsonl", line(rounds - 1))
-        folder.write_checkpoint(rounds, flatten(state()))
+        folder.save(rounds, flatten(state()))
+    folder.flush()
     names = sorted(p.name for p in folder.path.glob("*.safetensors"))
     assert names == ["checkpoint-000002.safetensors", "checkpoint-000003.safetensors"]
-    last = folder.last_checkpoint()
-    assert last is not None and last.rounds == 3
+    last, problems = RunFolder(folder.path).last_checkpoint()
+    assert last is not None and last.rounds == folder.saved == 3 and problems == []
 
 
-def test_a_checkpoint_ahead_of_its_lines_is_passed_over(tmp_path: Path) -> None:
-    """After a power cut the unsynced end of metrics.jsonl may be gone."""
-    folder = RunFolder.create(tmp_path / "run", {})
+def test_going_on_forgets_what_is_newer(tmp_path: Path) -> None:
+    writer = RunWriter.create(tmp_path / "run", {})
     for rounds in (1, 2):
-        folder.append("metrics.jsonl", line(rounds - 1))
-        folder.write_checkpoint(rounds, flatten(state()))
-    path = folder.path / "metrics.jsonl"
-    path.write_bytes(path.read_bytes()[:-3])
-    last = folder.last_checkpoint()
-    assert last is not None and last.rounds == 1
-    folder.rewind(1)
-    assert [row["round"] for row in folder.rows()] == [0]
-    assert len(list(folder.path.glob("checkpoint-*"))) == 1
+        writer.append("metrics.jsonl", line(rounds - 1))
+        writer.write_graph(rounds - 1, torch.eye(2))
+        writer.save(rounds, flatten(state()))
+    writer.flush()
+    (writer.path / ".run.json.12ab.tmp").write_text("{")
+    again = RunWriter.take_up(RunFolder(writer.path), 1, status="running")
+    found = RunFolder(writer.path)
+    assert [row["round"] for row in found.rows()] == [0] and again.saved == 1
+    assert found.checkpoints() == [1] and list(found.graph_files()) == [0]
+    assert found.listed.logs["metrics.jsonl"][0] == 1 and found.header["status"] == "running"
+    assert not list(writer.path.glob(".*.tmp"))
+
+
+def test_models_do_not_depend_on_metrics(tmp_path: Path) -> None:
+    writer = RunWriter.create(tmp_path / "run", {})
+    for rounds in (1, 2):
+        writer.append("metrics.jsonl", line(rounds - 1))
+        writer.save(rounds, flatten(state()))
+    writer.flush()
+    (writer.path / "metrics.jsonl").write_bytes(b"nonsense")
+    last, problems = RunFolder(writer.path).last_checkpoint()
+    assert last is not None and last.rounds == 2 and problems == []
+
+
+def test_a_damaged_or_missing_checkpoint_is_passed_over_and_named(tmp_path: Path) -> None:
+    writer = RunWriter.create(tmp_path / "run", {})
+    for rounds in (1, 2):
+        writer.save(rounds, flatten(state()))
+    writer.flush()
+    newest = writer.path / "checkpoint-000002.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    last, (words,) = RunFolder(writer.path).last_checkpoint()
+    assert last is not None and last.rounds == 1 and "checkpoint-000002.safetensors is" in words
+    newest.unlink()
+    last, (words,) = RunFolder(writer.path).last_checkpoint()
+    assert last is not None and last.rounds == 1 and "No such file" in words
+    shutil.copy(writer.path / "checkpoint-000001.safetensors", newest)
+    last, (words,) = RunFolder(writer.path).last_checkpoint()
+    assert last is not None and last.rounds == 1 and "not the file that was written here" in words
+    (writer.path / "checkpoint-000001.safetensors").write_bytes(b"")
+    with pytest.raises(RunError, match=r"000002.*000001"):
+        RunFolder(writer.path).last_checkpoint()
 
 
 def test_existing_folders_are_never_overwritten(tmp_path: Path) -> None:
     taken = tmp_path / "run"
     taken.mkdir()
-    RunFolder.create(taken, {"a": 1})  # an empty folder is free
+    RunWriter.create(taken, {"a": 1})  # an empty folder is free
     with pytest.raises(RunError, match=r"exists already.*scool resume"):
-        RunFolder.create(taken, {"a": 2})
-    assert RunFolder.open(taken).header == {"a": 1}
+        RunWriter.create(taken, {"a": 2})
+    assert RunFolder.open(taken).header["a"] == 1
     (tmp_path / "file").write_text("mine")
     with pytest.raises(RunError, match="exists already"):
-        RunFolder.create(tmp_path / "file", {})
+        RunWriter.create(tmp_path / "file", {})
     assert (tmp_path / "file").read_text() == "mine"
     with pytest.raises(RunError, match="cannot make"):
-        RunFolder.create(tmp_path / "file" / "below", {})
+        RunWriter.create(tmp_path / "file" / "below", {})
     with pytest.raises(RunError, match=r"no run\.json"):
         RunFolder.open(tmp_path / "nothing")
 
@@ -146,28 +224,30 @@ def test_what_a_kill_left_of_a_start_is_not_in_the_way(tmp_path: Path) -> None:
     left = tmp_path / "run"
     left.mkdir()
     (left / ".run.json.123.tmp").write_text("{")
-    RunFolder.create(left, {"a": 1})
+    RunWriter.create(left, {"a": 1})
+    assert not (left / ".run.json.123.tmp").exists()
     (left / "graphs").rmdir()  # killed between the header and the folder
-    RunFolder.open(left).write_graph(0, torch.eye(2))
+    RunWriter.take_up(RunFolder.open(left), 0).write_graph(0, torch.eye(2))
 
 
 def test_damaged_records_are_named(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path / "run", {})
+    folder = RunWriter.create(tmp_path / "run", {})
     folder.write_graph(0, torch.eye(2))
-    assert torch.equal(folder.graphs()[0], torch.eye(2))
-    (folder.path / "graphs" / "000000.safetensors").write_bytes(b"nonsense")
-    with pytest.raises(RunError, match=r"000000.safetensors cannot be read"):
-        folder.graphs()
-    (folder.path / "run.json").write_text("{")
-    with pytest.raises(RunError, match=r"run.json is damaged: Expecting .* Put a whole one"):
-        folder.header  # noqa: B018
-    (folder.path / "run.json").write_text('{"rounds": "x"}')
-    with pytest.raises(RunError, match=r"run.json is damaged: rounds = 'x' is not a whole number"):
-        folder.header  # noqa: B018
     folder.append("metrics.jsonl", line(0))
+    assert torch.equal(RunFolder(folder.path).graphs()[0], torch.eye(2))
+    (folder.path / "graphs" / "000000.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(RunError, match=r"000000.safetensors is damaged"):
+        RunFolder(folder.path).graphs()
     with (folder.path / "metrics.jsonl").open("ab") as file:
         file.write(b"\xff\n")
-    assert folder.rows() == [line(0)]
+    found = RunFolder(folder.path).lines("metrics.jsonl")
+    assert found.rows == [line(0)] and found.flaw == "line 2: it has no checksum"
+    (folder.path / "run.json").write_text("{")
+    with pytest.raises(RunError, match=r"run.json is damaged: Expecting .* Put a whole one"):
+        RunFolder(folder.path).header  # noqa: B018
+    (folder.path / "run.json").write_text('{"rounds": "x"}')
+    with pytest.raises(RunError, match=r"run.json is damaged: rounds = 'x' is not a whole number"):
+        RunFolder(folder.path).header  # noqa: B018
 
 
 def test_json_with_nan_is_never_written(tmp_path: Path) -> None:
@@ -201,9 +281,52 @@ def test_a_full_disk_keeps_what_was_there(tiny_disk: Path) -> None:
     assert [p.name for p in tiny_disk.iterdir()] == ["file"]
 
 
-def test_a_folder_that_may_not_be_written_says_so(tmp_path: Path) -> None:
-    """/dev/full refuses every byte; a line that cannot be appended is a RunError."""
-    folder = RunFolder.create(tmp_path / "run", {})
-    (folder.path / "metrics.jsonl").symlink_to("/dev/full")
-    with pytest.raises(RunError, match=r"No space left.*scool resume"):
+def test_a_line_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    """And a log is never written through a link that somebody put in its place."""
+    folder = RunWriter.create(tmp_path / "run", {})
+    (tmp_path / "theirs").touch()
+    (folder.path / "metrics.jsonl").symlink_to(tmp_path / "theirs")
+    with pytest.raises(RunError, match=r"cannot write .*metrics\.jsonl: .*scool resume"):
         folder.append("metrics.jsonl", {"round": 0})
+    assert (tmp_path / "theirs").read_bytes() == b""
+
+
+def test_a_log_that_is_deleted_or_changed_meanwhile_is_written_again(tmp_path: Path) -> None:
+    writer = RunWriter.create(tmp_path / "run", {})
+    path = writer.path / "metrics.jsonl"
+    writer.append("metrics.jsonl", line(0))
+    path.unlink()
+    writer.append("metrics.jsonl", line(1))
+    assert len(RunFolder(writer.path).rows()) == 2
+    path.write_bytes(path.read_bytes() + b"more")
+    writer.append("metrics.jsonl", line(2))
+    found = RunFolder(writer.path).lines("metrics.jsonl")
+    assert len(found.rows) == 3 and found.flaw is None
+
+
+def test_what_somebody_deletes_meanwhile_is_missed(tmp_path: Path) -> None:
+    writer = RunWriter.create(tmp_path / "run", {})
+    writer.write_graph(0, torch.eye(2))
+    (writer.path / "graphs" / "000000.safetensors").unlink()
+    (writer.path / "run.json").unlink()
+    with pytest.warns(UserWarning, match="000000.safetensors was deleted while"):
+        writer.seal()
+    writer.update_header(status="finished")
+    assert RunFolder(writer.path).header["status"] == "finished"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "link", "folder"])
+def test_only_plain_files_are_read(tmp_path: Path, kind: str) -> None:
+    writer = RunWriter.create(tmp_path / "run", {})
+    path = writer.path / "run.json"
+    path.rename(tmp_path / "whole.json")
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "link":
+        path.symlink_to(tmp_path / "whole.json")
+    else:
+        path.mkdir()
+    with pytest.raises(RunError, match=r"run\.json cannot be read: (it is|Is a)"):
+        RunFolder(writer.path).header  # noqa: B018

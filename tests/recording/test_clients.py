@@ -7,8 +7,10 @@ import pytest
 import torch
 
 import scool
+from records import make_old, write_clients
 from scool.errors import RunError
-from scool.recording.clients import NAME, describe_clients, read_clients, write_clients
+from scool.recording.clients import NAME, describe_clients, read_clients
+from scool.recording.folder import RunFolder
 from toys import classification, regression
 
 
@@ -16,7 +18,7 @@ from toys import classification, regression
 def test_what_is_written_is_read(make, tmp_path: Path) -> None:
     federation = replace(make(), client_names=("<a>", "ü", "c", ""))
     write_clients(tmp_path, federation)
-    found, expected = read_clients(tmp_path), describe_clients(federation)
+    found, expected = read_clients(RunFolder(tmp_path)), describe_clients(federation)
     assert found is not None
     for mine, theirs in zip(found, expected, strict=True):
         if isinstance(theirs, torch.Tensor):
@@ -37,16 +39,17 @@ def test_equal_federations_give_equal_files(tmp_path: Path) -> None:
 
 
 def test_older_and_damaged_folders(tmp_path: Path) -> None:
-    assert read_clients(tmp_path) is None
+    assert read_clients(RunFolder(tmp_path)) is None
     (tmp_path / NAME).write_bytes(b"half a file")
-    with pytest.raises(RunError, match="delete it; `scool resume` writes it again"):
-        read_clients(tmp_path)
+    with pytest.raises(RunError, match="delete it: `scool resume` writes it again"):
+        read_clients(RunFolder(tmp_path))
 
 
 def test_resuming_an_older_run_adds_the_record(tmp_path: Path) -> None:
     federation = classification()
     scool.fit(federation, "linear", scool.LocalOnly(), rounds=1, out=tmp_path / "r")
+    make_old(tmp_path / "r")
     (tmp_path / "r" / NAME).unlink()
     scool.fit(federation, "linear", scool.LocalOnly(), rounds=2, out=tmp_path / "r", resume=True)
-    found = read_clients(tmp_path / "r")
+    found = read_clients(RunFolder(tmp_path / "r"))
     assert found is not None and found.num_clients == 4

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save
 
 import scool
-from scool.recording.clients import write_clients
-from scool.recording.folder import RunFolder
+from scool.recording.clients import NAME, clients_file
+from scool.recording.writer import RunWriter
 from scool.report.page import write_report
 
 REMEDY = "install Chromium (apt-get install chromium) or name one in SCOOL_CHROMIUM"
@@ -276,14 +275,13 @@ def test_a_hundred_clients_for_a_hundred_rounds(browser: Any, tmp_path: Path) ->
     rng = torch.Generator().manual_seed(0)
     for method in ("local", "a", "b", "c", "d", "e"):
         header = {"format": "scool-run-1", "method": method, "status": "finished", "seed": 0}
-        folder = RunFolder.create(tmp_path / "runs" / method, header)
-        write_clients(folder.path, federation)
+        folder = RunWriter.create(tmp_path / "runs" / method, header)
+        folder.write(NAME, "clients", *clients_file(federation))
         for t in range(100):
             scores = (100 * torch.rand(100, generator=rng)).tolist()
             row = {"round": t, "train_loss": 1.0, "accuracy_mean": 50.0, "scores": scores}
             folder.append("metrics.jsonl", row | {"test_loss": 1.0, "bytes": 9, "messages": 9})
-            content = save({"w": torch.rand(100, 100, generator=rng)})
-            (folder.path / "graphs" / f"{t:06d}.safetensors").write_bytes(content)
+            folder.write_graph(t, torch.rand(100, 100, generator=rng))
     path = write_report([tmp_path / "runs"], tmp_path)
     assert path.stat().st_size <= 12_000_000
     tabs = [Tab(browser, path) for _ in range(2)]

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scool.recording.folder import RunFolder
+from scool.recording.writer import RunWriter
 from scool.report.pack import compress, pack_graphs, quantise, rounded
 from scool.report.records import read_run
 
@@ -46,10 +46,10 @@ def test_every_recorded_round_comes_back(made: Path) -> None:
 
 
 def folder_of(path: Path, graphs: list[torch.Tensor]) -> Path:
-    folder = RunFolder.create(path, {"format": "scool-run-1", "method": "x", "status": "finished"})
+    folder = RunWriter.create(path, {"format": "scool-run-1", "method": "x", "status": "finished"})
     for t, w in enumerate(graphs):
         folder.write_graph(t, w)
-        folder.append("metrics.jsonl", {"round": t})
+        folder.append("metrics.jsonl", {"round": t, "bytes": 0, "messages": 0})
     return path
 
 

@@ -1,13 +1,14 @@
 """Run folders are read whole or broken, and what is missing is named."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
+from records import change_header, change_rows
 from scool.errors import RunError
+from scool.recording.damage import DamageWarning
 from scool.report.records import find_runs, missing_methods, read_run
 
 
@@ -58,9 +59,13 @@ def break_header(run: Path) -> None:
     (run / "run.json").write_text('{"method": ')
 
 
-def change_header(run: Path) -> None:
-    header = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(header | {"config": "x"}))
+def spoil_header(run: Path) -> None:
+    change_header(run, config="x")
+
+
+def flip_header(run: Path) -> None:
+    text = (run / "run.json").read_text()
+    (run / "run.json").write_text(text.replace('"seed": 0', '"seed": 1'))
 
 
 def drop_header(run: Path) -> None:
@@ -73,15 +78,22 @@ def cut_metrics(run: Path) -> None:
 
 
 def lose_a_client(run: Path) -> None:
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    rows[-1]["scores"].pop()
-    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    change_rows(run, lambda rows: rows[-1]["scores"].pop() and None)
 
 
 def spoil_a_score(run: Path) -> None:
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    rows[1]["scores"][0] = "high"
-    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    change_rows(run, lambda rows: rows[1].update(scores=["high", *rows[1]["scores"][1:]]))
+
+
+def flip_a_score(run: Path) -> None:
+    lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    lines[2] = lines[2].replace(b'"round": 2', b'"round":2 ')
+    (run / "metrics.jsonl").write_bytes(b"".join(lines))
+
+
+def lose_a_line(run: Path) -> None:
+    lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_bytes(b"".join(lines[:-1]))
 
 
 def drop_metrics(run: Path) -> None:
@@ -101,23 +113,23 @@ def break_clients(run: Path) -> None:
 
 
 def go_on(run: Path) -> None:
-    header = json.loads((run / "run.json").read_text())
-    header |= {"status": "running", "rounds": 9}
-    (run / "run.json").write_text(json.dumps(header))
+    change_header(run, status="running", rounds=9)
 
 
 BROKEN = [
     (break_header, "run.json is damaged"),
-    (change_header, "run.json is damaged (config = 'x' is not a JSON object or null)"),
-    (drop_header, "run.json is missing"),
-    (cut_metrics, "metrics.jsonl is damaged from line 3 on: 2 rounds are shown"),
-    (lose_a_client, "metrics.jsonl is damaged from line 4 on: 3 rounds are shown"),
-    (spoil_a_score, "metrics.jsonl is damaged from line 2 on: 1 rounds are shown"),
-    (drop_metrics, "metrics.jsonl is missing"),
-    (drop_graphs, "no graph is recorded"),
-    (drop_clients, "clients.safetensors is missing"),
-    (break_clients, "clients.safetensors cannot be read"),
-    (go_on, "killed: 4 of 9 rounds"),
+    (spoil_header, "run.json is damaged: config = 'x' is not a JSON object or null"),
+    (flip_header, "run.json is damaged: its content does not match its checksum"),
+    (drop_header, "run.json cannot be read: No such file"),
+    (cut_metrics, "metrics.jsonl is damaged: it ends after line 2, and 4 were written"),
+    (lose_a_line, "metrics.jsonl is damaged: it ends after line 3, and 4 were written"),
+    (lose_a_client, "metrics.jsonl is damaged: line 4: scores has 5 clients"),
+    (spoil_a_score, "metrics.jsonl is damaged: line 2: scores = ['high'"),
+    (flip_a_score, "metrics.jsonl is damaged: line 3: it does not match its checksum"),
+    (drop_metrics, "metrics.jsonl is damaged: it ends after line 0, and 4 were written"),
+    (drop_graphs, "graphs/000003.safetensors cannot be read: No such file"),
+    (drop_clients, "clients.safetensors cannot be read: No such file"),
+    (break_clients, "clients.safetensors is damaged: it is cut off"),
 ]
 
 
@@ -125,14 +137,28 @@ BROKEN = [
 def test_broken_folders_say_what_is_missing(harm, words: str, comparison: Path) -> None:
     run = comparison / "scool-sbm-0"
     harm(run)
-    assert any(words in problem for problem in read_run(run).problems)
+    with pytest.warns(DamageWarning) as said:
+        record = read_run(run)
+        record.last_graph()
+    assert any(words in problem for problem in record.problems)
+    assert any(words in str(warning.message) for warning in said)
+
+
+def test_a_run_that_was_killed_is_not_damaged(comparison: Path) -> None:
+    run = comparison / "scool-sbm-0"
+    go_on(run)
+    assert "killed: 4 of 9 rounds are recorded" in read_run(run).problems
+    with (run / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"round": 4, "tra')  # where the kill came
+    assert read_run(run).rounds == 4
 
 
 def test_a_damaged_graph_is_left_out(comparison: Path) -> None:
     run = comparison / "scool-sbm-0"
     (run / "graphs" / "000003.safetensors").write_bytes(b"half")
     record = read_run(run)
-    assert record.graph(3) is None
+    with pytest.warns(DamageWarning, match=r"000003\.safetensors is damaged: it is cut off"):
+        assert record.graph(3) is None
     found = record.last_graph()
     assert found is not None and found[0] == 2
 

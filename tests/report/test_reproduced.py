@@ -14,10 +14,11 @@ import torch
 from matplotlib.lines import Line2D
 from safetensors.torch import save_file
 
+from records import change_rows
 from scool.errors import RunError
 from scool.experiment.reproduction.plan import Study, choose_rows
 from scool.experiment.reproduction.rows import TABLE1, Row
-from scool.recording.folder import RunFolder
+from scool.recording.writer import RunWriter
 from scool.report import reproduced
 from scool.report.convergence import local_epochs
 from scool.report.reproduced import (
@@ -66,7 +67,7 @@ def record(
         "started": started,
     }
     path = place / f"{row.name}-{seed}-{rounds}-{started}"
-    folder = RunFolder.create(path, {**header, "config": config, "hardware": {"device": "toy"}})
+    folder = RunWriter.create(path, {**header, "config": config, "hardware": {"device": "toy"}})
     for t, score in ((0, accuracy + 1), (rounds - 1, accuracy)):
         line = {"round": t, "train_loss": 1.0, "accuracy_mean": score, "accuracy_std": 2.0 + seed}
         line |= {"scores": [score] * 3, "graph_l1": 0.5, "bytes": 600, "messages": 2, "epochs": 5}
@@ -552,10 +553,9 @@ def test_graph_error_of_the_first_rounds(tmp_path: Path) -> None:
     found = [(r["method"], r["round"], r["mean"]) for r in rows if r["measure"] == "graph_l1"]
     assert found == [("SCooL-SBM", 1, 0.5)]  # only rounds that have a line; round 100 is late
     for path in tmp_path.glob("scool-sbm-*"):
-        folder = RunFolder(path)
-        lines = [{"round": 1, "train_loss": 1.0}, {"round": 2, "train_loss": 1.0}, *folder.rows()]
-        text = "".join(json.dumps(line) + "\n" for line in sorted(lines, key=lambda r: r["round"]))
-        (path / "metrics.jsonl").write_text(text)
+        some = {"train_loss": 1.0, "bytes": 0, "messages": 0}
+        more = [{"round": 1, **some}, {"round": 2, **some}]
+        change_rows(path, lambda rows, m=more: sorted([*m, *rows], key=lambda row: row["round"]))
     rows = figures("graph-error", tmp_path)["graph-error"]
     assert [(r["round"], r["mean"]) for r in rows] == [(1, 0.5), (2, 0.9), (3, 0.8)]
     measured, _ = collect(STUDY, choose_rows("graph-error"), [tmp_path])

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from scool.errors import printable
 from scool.report.differences import differing, flat, options_of
 from scool.report.lines import figures
 from scool.report.records import RunRecord, check_run, read_run
@@ -77,7 +78,7 @@ def diff(arguments: Sequence[str]) -> int:
     # A file has no edge: there, lines are as long as they need to be.
     console = console if console.is_terminal else Console(width=140, soft_wrap=True)
     for letter, path in (("A", command.a), ("B", command.b)):
-        console.print(Text(f"{letter}: {path}"))
+        console.print(Text(printable(f"{letter}: {path}")))
     for title in ("options", "machine"):
         if found[title]:
             console.print(_table(f"{title} that differ", found[title]))
@@ -107,7 +108,7 @@ def _table(title: str, pairs: dict[str, tuple[Any, Any]], with_change: bool = Fa
         if with_change:
             change = None if one is None or other is None else other - one
             words.append("" if change is None else f"{'+' if change > 0 else ''}{_word(change)}")
-        table.add_row(*(Text(word) for word in words))
+        table.add_row(*(Text(printable(word)) for word in words))
     return table
 
 

@@ -9,6 +9,7 @@ import tyro
 from scool.experiment.graph import Graph
 from scool.experiment.looks import write_export
 from scool.experiment.models import theta_of
+from scool.recording.folder import RunFolder
 from scool.recording.models import read_fixed
 from scool.report.records import check_run, read_run
 
@@ -37,7 +38,8 @@ def export(arguments: Sequence[str]) -> int:
             tuple(names) if names else None,
             clients.groups if clients else None,
         )
-    theta, fixed = theta_of(command.run), read_fixed(command.run)
+    folder = RunFolder(command.run)
+    theta, fixed = theta_of(folder), read_fixed(folder)
     files = write_export(graph, theta, fixed, record.header, clients, out)
     print(f"{out}: {len(files)} files")
     return 0

@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from scool.errors import printable
 from scool.report.lines import figures
-from scool.report.records import RunRecord, find_runs, read_run
+from scool.report.records import RunRecord, find_runs, read_runs
 from scool.report.tables import human_bytes
 
 
@@ -50,7 +51,7 @@ def key_figures(record: RunRecord, root: Path) -> dict[str, Any]:
 
 def ls(arguments: Sequence[str]) -> int:
     command = tyro.cli(LsCommand, args=list(arguments), prog="scool ls")
-    records = [read_run(path) for path in find_runs([command.folder])]
+    records = read_runs(find_runs([command.folder]))
     rows = [key_figures(record, command.folder) for record in records]
     if command.json:
         for row in rows:
@@ -63,7 +64,7 @@ def ls(arguments: Sequence[str]) -> int:
         table.add_column(heading, justify="right")
     table.add_column("status")
     for row in rows:
-        table.add_row(*(Text(word) for word in _words(row)))
+        table.add_row(*(Text(printable(word)) for word in _words(row)))
     console = Console()
     # A file has no edge: there, lines are as long as they need to be.
     (console if console.is_terminal else Console(width=160, soft_wrap=True)).print(table)

@@ -1,13 +1,15 @@
-"""The command line: `scool run | compare | tune | resume | rerun | data | bench`."""
+"""The command line: `scool COMMAND`, one module per command."""
 
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from scool.errors import ScoolError, nearest
+from scool.errors import ScoolError, nearest, printable
+from scool.recording.damage import DamageWarning
 
 HELP = """scool: learn personal models without a server
 
@@ -24,6 +26,7 @@ usage: scool COMMAND [options]
   export RUN     the graph as GraphML and CSV, the models as safetensors
   ls DIR         the runs in a folder                  scool ls runs
   diff A B       what differs between two runs
+  verify DIR     whether records are whole, and what can be recovered
   watch DIR      follow a run of another process
   data           list, check or fetch datasets         scool data list
   bench          time the engine against the loop      scool bench engine
@@ -99,6 +102,12 @@ def _diff(arguments: Sequence[str]) -> int:
     return diff(arguments)
 
 
+def _verify(arguments: Sequence[str]) -> int:
+    from scool.cli.verify import verify
+
+    return verify(arguments)
+
+
 def _watch(arguments: Sequence[str]) -> int:
     from scool.cli.watch import watch
 
@@ -129,6 +138,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "export": _export,
     "ls": _ls,
     "diff": _diff,
+    "verify": _verify,
     "watch": _watch,
     "data": _data,
     "bench": _bench,
@@ -157,24 +167,63 @@ _with_its_line = warnings.formatwarning
 def _plainly(message: Any, category: type[Warning], *where: Any, **more: Any) -> str:
     """A warning for a person: what it says, not the line of code that says it."""
     if issubclass(category, UserWarning):
-        return f"warning: {message}\n"
+        return f"warning: {printable(str(message))}\n"
     return _with_its_line(message, category, *where, **more)
 
 
-def main() -> None:
-    """Exit codes: 0 done, 2 a mistake in the input, 130 stopped by a person (state saved)."""
-    warnings.formatwarning = _plainly
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop saves, too
+MANY = 5
+"""Damaged records that are named one by one."""
+
+
+@contextmanager
+def _damage_counted() -> Iterator[list[str]]:
+    """Words about damaged records, each said once, in the list that is given back."""
+    said: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", DamageWarning)
+        show = warnings.showwarning
+
+        def once(message: Warning | str, category: type[Warning], *where: Any) -> None:
+            if issubclass(category, DamageWarning):
+                if str(message) in said:
+                    return
+                said.append(str(message))
+                if len(said) > MANY:
+                    return
+            show(message, category, *where)
+
+        warnings.showwarning = once  # type: ignore[assignment]
+        yield said
+        if len(said) > MANY:
+            print(
+                f"warning: and {len(said) - MANY} more; `scool verify` lists all", file=sys.stderr
+            )
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run one command as a person does: words on stderr instead of traces; the exit code."""
     try:
-        code = dispatch(sys.argv[1:])
+        with _damage_counted() as damage:
+            code = dispatch(arguments)
+        return 2 if damage and code == 0 else code
     except ScoolError as error:
         from scool.experiment.run import Interrupted
 
-        print(f"scool: {error}", file=sys.stderr)
-        code = 130 if isinstance(error, Interrupted) else 2
+        print(f"scool: {printable(str(error))}", file=sys.stderr)
+        return 130 if isinstance(error, Interrupted) else 2
     except KeyboardInterrupt:
         print("scool: stopped", file=sys.stderr)
-        code = 130
+        return 130
+
+
+def main() -> None:
+    """Exit codes: 0 done, 2 a mistake in the input or a damaged record, 130 stopped by a person
+    (state saved)."""
+    warnings.formatwarning = _plainly
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop saves, too
+    try:
+        code = run_command(sys.argv[1:])
+        sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has gone, e.g. `scool data list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0

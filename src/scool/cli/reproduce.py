@@ -18,7 +18,7 @@ from scool.experiment.reproduction.plan import TARGETS, Job, Study, choose_rows,
 from scool.experiment.reproduction.rows import Row
 from scool.experiment.reproduction.running import check_whole, run_jobs, state_of
 from scool.experiment.run import Interrupted
-from scool.recording.atomic import write_bytes
+from scool.recording.disk import write_bytes
 from scool.recording.folder import RunFolder, make_folder
 from scool.report.reproduced import Measured, collect, summarise_row, without_shortened
 from scool.report.reproduced_figures import figures_of, write_figures

@@ -11,8 +11,8 @@ from rich.console import Console as RichConsole
 from rich.live import Live
 
 from scool.cli.live import View, density
-from scool.errors import require
-from scool.report.records import RunRecord, find_runs, missing_methods, read_run
+from scool.errors import printable, require
+from scool.report.records import RunRecord, find_runs, missing_methods, read_run, read_runs
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def newest(folder: Path) -> Path:
 def view_of(record: RunRecord) -> View:
     """A run as its folder shows it now."""
     wanted = record.header.get("rounds") or record.rounds
-    view = View(record.method, wanted, spent=sum(record.seconds.values()))
+    view = View(printable(record.method), wanted, spent=sum(record.seconds.values()))
     found = record.last_graph()
     for row in record.rows:
         view.add(row, None)
@@ -54,7 +54,7 @@ def has_ended(folder: Path, record: RunRecord) -> bool:
         return True
     is_comparison = (folder / "compare.json").is_file()
     waiting = is_comparison and bool(missing_methods(folder))
-    records = [read_run(path) for path in find_runs([folder])] if is_comparison else [record]
+    records = read_runs(find_runs([folder])) if is_comparison else [record]
     return not waiting and all(r.status != "running" for r in records)
 
 
@@ -69,8 +69,8 @@ def watch(arguments: Sequence[str]) -> int:
             view = view_of(record)
             if console.is_terminal:
                 live.update(view, refresh=True)
-            elif view.line() != last:
-                last = view.line()
+            elif printable(view.line()) != last:
+                last = printable(view.line())
                 print(last, flush=True)
             if command.once or has_ended(command.folder, record):
                 break
@@ -78,5 +78,6 @@ def watch(arguments: Sequence[str]) -> int:
     if record.status != "running":
         go_on = f"; `scool resume {command.folder}` goes on" if record.status == "killed" else ""
         why = f": {record.header.get('reason')}" if record.status == "failed" else ""
-        print(f"{record.path}: {record.status}{why}{go_on}", file=sys.stderr)
+        words = printable(f"{record.path}: {record.status}{why}{go_on}")
+        print(words, file=sys.stderr)
     return 0

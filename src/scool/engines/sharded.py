@@ -94,9 +94,13 @@ class ShardedEngine(CommonVerbs):
             to = placement.position[ids[stay]].to(self.device)
             for name, t in take_rows(rows, stay).items():
                 out[name][to] = t
+        self.hold(placement)
+        return out
+
+    def hold(self, placement: Placement) -> None:
+        """Hold other clients from now on, before there is anything to move."""
         self._settle(placement)
         self.restore_quarantine(self.quarantined)
-        return out
 
     def restore_quarantine(self, reasons: Mapping[int, str]) -> None:
         """Take up the quarantine of a checkpoint."""

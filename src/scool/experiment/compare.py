@@ -24,9 +24,13 @@ from scool.experiment.recipes import METHODS
 from scool.experiment.result import Result
 from scool.experiment.run import Interrupted, prepare_data
 from scool.learning.local_sgd import LocalSGD
-from scool.recording.atomic import write_json
+from scool.recording.disk import read_text, write_json
 from scool.recording.folder import RunFolder, is_taken, make_folder
 from scool.recording.lines import BOOL, OBJECT, TEXT, TEXTS, WHOLE, Kind, check_kinds
+from scool.recording.seals import SEAL, check_seal, with_seal
+from scool.recording.writer import RunWriter
+
+OLD, FORMAT = "scool-compare-1", "scool-compare-2"
 
 
 def why_not(config: RunConfig, federation: Federation, seed: int) -> str | None:
@@ -124,7 +128,7 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "format": "scool-compare-1",
+            "format": FORMAT,
             "methods": list(self.methods),
             "settings": as_dict(self.settings),
             "sgd": as_dict(self.sgd),
@@ -135,7 +139,7 @@ class Comparison:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Comparison":
-        if values.get("format") != "scool-compare-1":
+        if values.get("format") not in (OLD, FORMAT):
             raise RunError(f"this comparison has format {values.get('format')!r}: another version")
         values = modern(values)
         check_gone(values)
@@ -204,7 +208,7 @@ def _run(
     except QuarantineError as error:
         if config.settings.strict:
             raise
-        RunFolder.open(folder).update_header(status="diverged", reason=str(error))
+        RunWriter.open(folder).update_header(status="diverged", reason=str(error))
         return Diverged(config.method, seed, str(error), federation, folder)
 
 
@@ -212,8 +216,10 @@ def read_comparison(folder: Path) -> Comparison:
     """The comparison that a folder was made with."""
     path = folder / "compare.json"
     try:
-        values = json.loads(path.read_text())
+        values = json.loads(read_text(path))
         check_kinds(values, _FIELDS, optional=("figures",))
+        if values["format"] == FORMAT or SEAL in values:
+            check_seal(values)
         return Comparison.from_dict(values)
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}") from error
@@ -243,12 +249,12 @@ def _claim(comparison: Comparison, out: Path) -> None:
                 f"`scool resume {out}`, or choose another --out"
             )
         if begun.figures != comparison.figures:  # the last wish counts; no number depends on it
-            write_json(out / "compare.json", comparison.to_dict())
+            write_json(out / "compare.json", with_seal(comparison.to_dict()))
         return
     if is_taken(out):
         raise RunError(f"out = {str(out)!r} exists already: choose another --out")
     make_folder(out)
-    write_json(out / "compare.json", comparison.to_dict())
+    write_json(out / "compare.json", with_seal(comparison.to_dict()))
 
 
 def summarise(results: Sequence[Result | Diverged]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from scool.errors import need
-from scool.recording.atomic import write_bytes
+from scool.recording.disk import write_bytes
 
 if TYPE_CHECKING:
     from scool.drawing.style import Picture

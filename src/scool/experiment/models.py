@@ -14,6 +14,7 @@ from scool.experiment.client_model import ClientModel
 from scool.experiment.options import with_options
 from scool.models import ModelConfig, fixed_tensors, unstack
 from scool.recording.clients import Clients, read_clients
+from scool.recording.damage import warn_damage
 from scool.recording.folder import RunFolder
 from scool.recording.models import model_name, read_fixed, read_model, write_model
 from scool.types import Params, Tree
@@ -54,10 +55,11 @@ def load_model(run: str | Path, client: int, module: Own | None = None) -> Clien
     return _assemble(*params_of(path, client), module, path)
 
 
-def theta_of(path: Path) -> Tree:
-    """The models of all clients in the newest checkpoint of a run."""
-    folder = RunFolder.open(path)
-    checkpoint = folder.last_checkpoint()
+def theta_of(folder: RunFolder) -> Tree:
+    """The models of all clients in the newest checkpoint of a run that is whole. Warns where a
+    newer one is damaged. Nothing but the checkpoint is needed for it."""
+    path = folder.path
+    checkpoint, problems = folder.last_checkpoint()
     if checkpoint is None and folder.header.get("status") == "finished":
         raise RunError(
             f"{path} is a finished run whose models were not kept (--checkpoint-every 0 or a "
@@ -65,19 +67,24 @@ def theta_of(path: Path) -> Tree:
         )
     if checkpoint is None:
         raise RunError(f"{path} has no checkpoint yet: wait for one, or `scool resume {path}`")
+    for words in problems:
+        warn_damage(f"{words}. The models are those of round {checkpoint.rounds}")
     theta = {n[6:]: t for n, t in checkpoint.tensors.items() if n.startswith("theta/")}
     if not theta:
         raise RunError(f"{path} holds no models: its method keeps none in its checkpoint")
+    if len({len(t) if t.dim() else 0 for t in theta.values()}) != 1:
+        raise RunError(f"{path} is damaged: its models are not of one number of clients")
     return theta
 
 
 def params_of(path: Path, client: int) -> tuple[Params, dict[str, Any]]:
     """What a client's model holds in the newest checkpoint of a run, and what it is for."""
-    theta = theta_of(path)
+    folder = RunFolder.open(path)
+    theta = theta_of(folder)
     last = len(next(iter(theta.values()))) - 1
     require(client in range(last + 1), "client", client, f"give a number from 0 to {last}")
-    tensors = {**read_fixed(path), **unstack(theta, client)}
-    return tensors, about_model(RunFolder(path).header, read_clients(path), client)
+    tensors = {**read_fixed(folder), **unstack(theta, client)}
+    return tensors, about_model(folder.header, read_clients(folder), client)
 
 
 def about_model(header: Mapping[str, Any], clients: Clients | None, client: int) -> dict[str, Any]:
@@ -88,6 +95,8 @@ def about_model(header: Mapping[str, Any], clients: Clients | None, client: int)
     about["complete"] = header.get("complete", "fixed" in (header.get("identity") or {}))
     if clients is None:
         return about
+    if client >= clients.num_clients:
+        raise RunError(f"clients.safetensors is damaged: it does not know client {client}")
     is_class = clients.task == "classification"
     return about | {
         "name": clients.client_names[client] if clients.client_names else None,
@@ -108,19 +117,19 @@ def export_models(
     clients: Clients | None,
     folder: Path,
 ) -> list[Path]:
-    """One file a client, each with what the models have in common."""
+    """One file per client, each with what the models have in common."""
     count = len(next(iter(theta.values())))
     paths = [folder / model_name(client) for client in range(count)]
     for client, path in enumerate(paths):
         tensors = {**fixed, **unstack(theta, client)}
-        write_model(path, tensors, about_model(header, clients, client))
+        write_model(path, tensors, about_model(header, clients, client), header.get("run"))
     return paths
 
 
 def _assemble(
     params: Params, about: Mapping[str, Any], module: Own | None, path: Path
 ) -> ClientModel:
-    network = _network(about, module, path)
+    network = _network(about, module, path, "meta")
     fixed = {name: tuple(t.shape) for name, t in fixed_tensors(network).items()}
     expected = {name: tuple(p.shape) for name, p in network.named_parameters()} | fixed
     found = {name: tuple(p.shape) for name, p in params.items()}
@@ -134,6 +143,7 @@ def _assemble(
             f"the module and {found.get(name, 'missing')} in the record. Give the one it was "
             "trained with"
         )
+    network = _network(about, module, path, "cpu")
     network.load_state_dict(params, strict=False)
     transform = (
         ImageTransform(tuple(about["mean"]), tuple(about["std"])) if about.get("mean") else None
@@ -152,8 +162,9 @@ def _assemble(
     ).eval()
 
 
-def _network(about: Mapping[str, Any], module: Own | None, path: Path) -> nn.Module:
-    """The network given, or the one that the record names."""
+def _network(about: Mapping[str, Any], module: Own | None, path: Path, device: str) -> nn.Module:
+    """The network given, or the one that the record names: on `meta` it has shapes and takes no
+    memory, whatever sizes a record claims."""
     if isinstance(module, nn.Module):
         return copy.deepcopy(module).cpu()
     if module is not None:
@@ -169,4 +180,5 @@ def _network(about: Mapping[str, Any], module: Own | None, path: Path) -> nn.Mod
             "of the inputs. Give it: load_model(run, client, module=...)"
         )
     config = with_options(ModelConfig(), about["model"], "the recorded model")
-    return config.builder(tuple(about["input_shape"]), about["outputs"])()
+    with torch.device(device):
+        return config.builder(tuple(about["input_shape"]), about["outputs"])()

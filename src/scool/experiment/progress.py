@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import warnings
 from collections.abc import Mapping
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
@@ -13,22 +15,24 @@ from torch import Tensor
 
 from scool.algorithms.between_rounds import unwrapped
 from scool.data.federation import Federation
-from scool.engines.placement import better_placement
+from scool.engines.placement import Placement, better_placement
 from scool.engines.sharded import AnyEngine, ShardedEngine
 from scool.engines.sharded_ranks import Ranks
 from scool.errors import RunError
 from scool.experiment.older import modern
 from scool.experiment.options import as_dict, neutral
 from scool.recording.checkpoint import Checkpoint, flatten, unflatten
-from scool.recording.folder import RunFolder, check_free, make_folder
+from scool.recording.folder import METRICS, TIMING, RunFolder, check_free, make_folder
 from scool.recording.lock import writing
-from scool.recording.shards import HOLDER, save_part
+from scool.recording.shards import HOLDER, part_name
 from scool.recording.source import source_commit
+from scool.recording.writer import RunWriter
 from scool.types import Info, Params, Tree
 
 LONG = 1000  # rounds above which not every graph is kept, and not every row of a light record
 EARLY = 20  # first rounds, whose graphs are always kept and compared with the true one
 SETTLED = 10  # rounds between two moves of clients from rank to rank
+MOVED = "shards/moved"  # in the common file of a checkpoint: the round after which clients moved
 
 
 @dataclass
@@ -38,16 +42,18 @@ class Progress:
 
     state: Any
     active: Tensor  # (K,) who was not in quarantine after that round
-    folder: RunFolder | None
+    writer: RunWriter | None
     rounds: int = 0  # of the whole run
     ranks: Ranks = field(default_factory=Ranks)
-    stacked: frozenset[str] = frozenset()  # tensors of the state with a row a client held here
+    stacked: frozenset[str] = frozenset()  # tensors of the state with a row per client held here
     done: int = 0
-    saved: int = 0
+    asked: int = 0  # rounds of the last checkpoint that is written or under way
     history: list[dict[str, Any]] = field(default_factory=list)
     graphs: dict[int, Tensor] = field(default_factory=dict)
     seconds: float = 0.0
     moved: int = -SETTLED  # the round after which clients changed ranks
+    parts: "Future[str] | None" = None  # of this rank, of a checkpoint that others have parts of
+    common: dict[str, Tensor] = field(default_factory=dict)  # the rest of that checkpoint
 
     def finish_round(
         self, state: Any, row: dict[str, Any], info: Info, engine: AnyEngine, seconds: float
@@ -55,12 +61,12 @@ class Progress:
         graph = info["graph"]
         assert isinstance(graph, Tensor)
         is_kept = self.rounds <= LONG or self.done < EARLY or "scores" in row
-        if self.folder and self.ranks.is_first:
+        if self.writer and self.ranks.is_first:
             timing = {"round": self.done, "seconds": seconds, **self._rank_traffic()}
             if is_kept:
-                self.folder.write_graph(self.done, graph)
-            self.folder.append("timing.jsonl", timing)
-            self.folder.append("metrics.jsonl", row)
+                self.writer.write_graph(self.done, graph)
+            self.writer.append(TIMING, timing)
+            self.writer.append(METRICS, row)
         self.history.append(row)
         if is_kept and self.ranks.is_first:
             self.graphs[self.done] = graph.cpu().float()
@@ -86,23 +92,65 @@ class Progress:
         by_purpose = {name: traffic.bytes[name] for name in sorted(traffic.bytes)}
         return {"rank_bytes": traffic.total_bytes, "rank_traffic": by_purpose}
 
+    # ------------------------------------------------------------------ checkpoints
+
+    @property
+    def saved(self) -> int:
+        """Rounds of the last checkpoint that is on the disk, as the first rank knows."""
+        return self.writer.saved if self.writer else 0
+
     def save(self, engine: AnyEngine) -> None:
-        """A checkpoint of the last finished round, once."""
-        if self.folder is None or self.done <= self.saved:
+        """A checkpoint of the last finished round, once, from a copy and in the background.
+
+        Of several ranks each writes its part; the common file follows when all parts are there.
+        """
+        writer = self.writer
+        if writer is None or self.done <= self.asked:
             return
-        folder, tensors = self.folder, flatten(self.state) | {"engine/active": self.active}
-        if isinstance(engine, ShardedEngine):
+        state = flatten(self.state) | {"engine/active": self.active}
+        tensors = {name: t.detach().to("cpu", copy=True) for name, t in state.items()}
+        if not isinstance(engine, ShardedEngine):
+            writer.save(self.done, tensors)
+        else:
+            self.commit(wait=True)  # the parts before, if they are still on their way
             rows = {name: tensors.pop(name) for name in self.stacked}
-            tensors[HOLDER] = engine.placement.holder
-            about = (folder.path, self.done, self.ranks.rank, self.ranks.size, engine.owned.cpu())
-            self.ranks.each(lambda: save_part(*about, rows))
+            self.common = tensors | {
+                HOLDER: engine.placement.holder.clone(),
+                MOVED: torch.tensor(self.moved),
+            }
+            about = (self.done, self.ranks.rank, self.ranks.size, engine.owned.cpu())
+            self.parts = self.ranks.each(lambda: writer.save_part(*about, rows))
+        self.asked = self.done
 
-        def write() -> None:
-            folder.write_checkpoint(self.done, tensors)
-            self.saved = self.done  # even if another rank is gone before all know of it
+    def commit(self, wait: bool = False) -> None:
+        """Several ranks: write the common file of a checkpoint when all have written their parts.
 
-        self.ranks.first(write)
-        self.saved = self.done
+        Raises:
+            RunError: on every rank, where one could not write.
+        """
+        if self.parts is None or self.writer is None:
+            return
+        writer, parts = self.writer, self.parts
+        if not wait and not all(self.ranks.share(parts.done())):
+            return
+        seal = self.ranks.each(parts.result)
+        names = (part_name(self.asked, rank, self.ranks.size) for rank in range(self.ranks.size))
+        seals = dict(zip(names, self.ranks.share(seal), strict=True))
+        self.ranks.first(lambda: writer.save(self.asked, self.common, seals))
+        self.parts, self.common = None, {}
+
+    def seal(self, **header: Any) -> None:
+        """All checkpoints and records are on the disk; then `run.json` says so."""
+        writer = self.writer
+        if writer is None:
+            return
+        self.commit(wait=True)
+
+        def work() -> None:
+            writer.seal()
+            writer.update_header(**header)
+
+        self.ranks.first(work)
 
 
 def open_run(
@@ -113,7 +161,7 @@ def open_run(
     algorithm: Any,
     theta0: Params,
     held: ExitStack,
-) -> tuple[RunFolder | None, Progress]:
+) -> Progress:
     """The folder, locked until `held` is closed, and how far the run in it has come."""
     state = algorithm.init(engine, theta0)
     ranks, stacked, mine = Ranks(), frozenset[str](), None
@@ -121,72 +169,151 @@ def open_run(
         ranks, mine = engine.ranks, engine.owned.cpu()
         stacked = _stacked_names(state, engine, algorithm, theta0)
     if out is None or not resume:
-        folder = None if out is None else RunFolder(Path(out))
-        if folder is not None:
-            ranks.first(lambda: _begin(folder.path, header, held))
-        return folder, Progress(state, engine.active, folder, header["rounds"], ranks, stacked)
+        writer = None if out is None else _begin(Path(out), header, ranks, held)
+        return Progress(state, engine.active, writer, header["rounds"], ranks, stacked)
     folder = RunFolder(Path(out))
     ranks.first(lambda: _check_same(RunFolder.open(folder.path), header, algorithm))
     ranks.first(lambda: held.enter_context(writing(folder.path)))
-    checkpoint = ranks.each(lambda: _last_checkpoint(folder, mine, stacked))
-    done = checkpoint.rounds if checkpoint else 0
+    checkpoint = _last_whole(folder, engine, ranks, mine, stacked)
+    done, moved = checkpoint.rounds if checkpoint else 0, -SETTLED
     if checkpoint:
         saved = dict(checkpoint.tensors)
+        if isinstance(engine, ShardedEngine) and (placement := _placement(engine, saved)):
+            engine.hold(placement)
+            moved = int(saved.get(MOVED, torch.tensor(-SETTLED)))
         engine.restore_quarantine(_reasons(folder, done, saved.pop("engine/active")))
         state = ranks.each(lambda: unflatten(state, saved))
-    ranks.first(lambda: _take_up(folder, done, header))
-    seconds = sum(row["seconds"] for row in folder.rows("timing.jsonl"))
-    graphs = folder.graphs() if ranks.is_first else {}
-    return folder, Progress(
+    writer = _take_up(folder, done, header, ranks, held)
+    rows = writer.history if ranks.is_first else RunFolder(folder.path).rows()
+    times = RunFolder(folder.path).rows(TIMING) if ranks.is_first else []
+    return Progress(
         state,
         engine.active,
-        folder,
+        writer,
         header["rounds"],
         ranks,
         stacked,
         done=done,
-        saved=done,
-        history=folder.rows(),
-        graphs=graphs,
-        seconds=seconds,
+        asked=done,
+        history=list(rows),
+        graphs=folder.graphs() if ranks.is_first else {},
+        seconds=sum(row["seconds"] for row in times),
+        moved=moved,
     )
 
 
-def _begin(path: Path, header: Mapping[str, Any], held: ExitStack) -> None:
-    check_free(path)
-    make_folder(path)
-    held.enter_context(writing(path))
-    versions = _versions(header)
-    RunFolder.create(path, {**header, "versions": versions})  # looks again: somebody may have come
+def _begin(path: Path, header: Mapping[str, Any], ranks: Ranks, held: ExitStack) -> RunWriter:
+    def work() -> RunWriter:
+        check_free(path)
+        make_folder(path)
+        held.enter_context(writing(path))
+        # looks again: somebody may have come
+        return RunWriter.create(path, {**header, "versions": _versions(header)})
+
+    writer = ranks.first(work) or RunWriter(path, header)
+    held.callback(writer.close)
+    return writer
 
 
 def _versions(header: Mapping[str, Any]) -> dict[str, Any]:
     return {**header["versions"], "commit": source_commit()}
 
 
-def _last_checkpoint(
-    folder: RunFolder, mine: Tensor | None, stacked: frozenset[str]
+def _last_whole(
+    folder: RunFolder,
+    engine: AnyEngine,
+    ranks: Ranks,
+    mine: Tensor | None,
+    stacked: frozenset[str],
 ) -> Checkpoint | None:
-    """Where to go on. A record without models, as is kept of a finished run, is not begun anew."""
-    checkpoint = folder.last_checkpoint(mine, stacked)
-    if checkpoint is None and RunFolder.open(folder.path).header.get("status") == "finished":
+    """Where to go on: the newest checkpoint that is whole for all ranks, and whose rounds all have
+    their line in `metrics.jsonl`. Says what is passed over. None: from the start.
+
+    Raises:
+        RunError: there are checkpoints, and none will do; or a finished run has none.
+    """
+    lines = folder.lines(METRICS)
+    rows = [row["round"] for row in lines.rows]
+    recorded = next((n for n, t in enumerate(rows) if t != n), len(rows))
+    [[recorded, candidates], *_] = ranks.share([recorded, folder.checkpoints()])
+    problems: list[str] = []
+    if any(rounds > recorded for rounds in candidates):
+        why = lines.flaw or f"it has {recorded} rounds"
+        problems.append(f"{folder.path / METRICS} is damaged: {why}")
+    for rounds in [rounds for rounds in candidates if rounds <= recorded]:
+        checkpoint, words = None, None
+        try:
+            checkpoint = _load(folder, rounds, engine, mine, stacked)
+        except RunError as error:
+            words = str(error)
+        found = [words for words in ranks.share(words) if words]
+        if not found:
+            if problems and ranks.is_first:
+                sentence = f"{'; '.join(problems)}. The run goes on from round {rounds}"
+                warnings.warn(sentence, stacklevel=4)
+            return checkpoint
+        problems.append(found[0])
+    return _from_the_start(folder, problems)
+
+
+def _load(
+    folder: RunFolder,
+    rounds: int,
+    engine: AnyEngine,
+    mine: Tensor | None,
+    stacked: frozenset[str],
+) -> Checkpoint:
+    """A checkpoint with the rows of the clients that this rank will hold."""
+    if isinstance(engine, ShardedEngine):
+        common = folder.load_checkpoint(rounds, torch.arange(0))
+        if placement := _placement(engine, common.tensors):
+            mine = placement.held[engine.ranks.rank]
+    return folder.load_checkpoint(rounds, mine, stacked)
+
+
+def _from_the_start(folder: RunFolder, problems: list[str]) -> None:
+    """No checkpoint will do. A run that lost what it had is not begun again without a word."""
+    if problems:
+        raise RunError(
+            f"{'; '.join(problems)}. No checkpoint is left to go on from: bring back whole copies, "
+            f"or repeat the run with `scool rerun {folder.path}`; `scool verify {folder.path}` "
+            "says what is whole"
+        )
+    if RunFolder.open(folder.path).header.get("status") == "finished":
         raise RunError(
             f"{folder.path} is a finished run whose models were not kept (no checkpoint): there is "
             f"nothing to go on from. `scool rerun {folder.path}` repeats it in a new folder"
         )
-    return checkpoint
 
 
-def _take_up(folder: RunFolder, done: int, header: Mapping[str, Any]) -> None:
+def _placement(engine: ShardedEngine, tensors: Mapping[str, Tensor]) -> Placement | None:
+    """Who held whom when a checkpoint was written, if there were as many ranks: a run that goes on
+    so goes on to the same bits."""
+    holder = tensors.get(HOLDER)
+    if holder is None or int(holder.max()) + 1 != engine.ranks.size:
+        return None
+    placement = Placement(holder, engine.ranks.size)
+    return placement if placement.counts == engine.placement.counts else None
+
+
+def _take_up(
+    folder: RunFolder, done: int, header: Mapping[str, Any], ranks: Ranks, held: ExitStack
+) -> RunWriter:
     """Go on after round `done`; `resumed` tells of rounds that other versions make."""
-    folder.rewind(done)
-    before = folder.header
-    changes: dict[str, Any] = {"reason": None} if before.get("reason") else {}  # of a failure
-    resumed: list[Any] = before.get("resumed") or []
-    last = resumed[-1]["versions"] if resumed else before.get("versions")
-    if (now := _versions(header)) != last:
-        changes["resumed"] = [*resumed, {"after_round": done, "versions": now}]
-    folder.update_header(status="running", rounds=header["rounds"], **changes)
+
+    def work() -> RunWriter:
+        before = folder.header
+        changes: dict[str, Any] = {"reason": None} if before.get("reason") else {}  # of a failure
+        resumed: list[Any] = before.get("resumed") or []
+        last = resumed[-1]["versions"] if resumed else before.get("versions")
+        if (now := _versions(header)) != last:
+            changes["resumed"] = [*resumed, {"after_round": done, "versions": now}]
+        changes |= {"status": "running", "rounds": header["rounds"]}
+        return RunWriter.take_up(folder, done, **changes)
+
+    writer = ranks.first(work) or RunWriter(folder.path, RunFolder(folder.path).header)
+    held.callback(writer.close)
+    return writer
 
 
 class _Fewer:

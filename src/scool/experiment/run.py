@@ -38,8 +38,12 @@ from scool.models import (
     initial_params,
     parameters_of,
 )
-from scool.recording.clients import write_clients
-from scool.recording.models import write_fixed
+from scool.recording.clients import NAME as CLIENTS
+from scool.recording.clients import clients_file
+from scool.recording.header import FORMAT
+from scool.recording.models import FIXED
+from scool.recording.seals import identity_seal
+from scool.recording.writer import RecordKeeper, RunWriter
 from scool.types import Params, Tree
 
 Model = nn.Module | str | ModelConfig | Callable[[], nn.Module]
@@ -177,16 +181,19 @@ def fit(
     fixed = {} if out is None else fixed_tensors(module)
     header["identity"] = identity_of(algorithm, federation, seed, theta0, fixed)
     header["identity"]["between_rounds"] = between
+    header["run"] = identity_seal(header["identity"])
     algorithm = wrapped(algorithm, **between)
     ranks.agree("method, data or first model", header["identity"])
     with ExitStack() as held:
-        folder, progress = open_run(out, resume, header, engine, algorithm, theta0, held)
-        if folder:
-            ranks.first(lambda: write_clients(folder.path, federation))
-            ranks.first(lambda: write_fixed(folder.path, fixed))
+        progress = open_run(out, resume, header, engine, algorithm, theta0, held)
+        writer = progress.writer
+        if writer:
+            ranks.first(lambda: _describe(writer, federation, fixed))
         is_watched = bool(recorders) or not ranks.is_first
         recorders = recorders if ranks.is_first else ()
         for recorder in recorders:
+            if writer is not None and isinstance(recorder, RecordKeeper):
+                recorder.attach(writer)
             recorder.start(header, progress.done)
         bytes_at_start = memory_at_start(engine.device)
         stop = Stop(ranks)
@@ -208,33 +215,39 @@ def fit(
                         recorder.round(row, info)
                     if not is_watched:
                         warn_quarantined(row, progress.history[:-1])
-                    is_due = checkpoint_every and progress.done % checkpoint_every == 0
-                    if is_due or (is_last and (checkpoint_every or progress.saved)):
-                        progress.save(engine)
-                    stop.check(info["graph"])
+                    stop.agree(info["graph"])
                     progress.settle(engine, info["graph"])
+                    is_due = checkpoint_every and progress.done % checkpoint_every == 0
+                    if is_due or (is_last and (checkpoint_every or progress.asked)):
+                        progress.save(engine)
+                    progress.commit()
+                    stop.check()
         except RankLost as error:
-            if folder is None or not ranks.is_first:
+            if writer is None or not ranks.is_first:
                 raise
+            with suppress(ScoolError):
+                writer.flush()
             saved = f"round {progress.saved}" if progress.saved else "the start"
-            saved += f" is saved, `scool resume {folder.path}` goes on from there"
+            saved += f" is saved, `scool resume {writer.path}` goes on from there"
             raise RankLost(f"{error}; {saved}, with any number of ranks") from error
         except KeyboardInterrupt:
-            if folder is None or not stop.is_agreed:
+            if writer is None or not stop.is_agreed:
                 raise
             progress.save(engine)
             done = progress.done
-            ranks.first(lambda: folder.update_header(status="interrupted", rounds_done=done))
+            progress.seal(status="interrupted", rounds_done=done)
             kept = "the state is saved, " if done else ""
             raise Interrupted(
                 f"stopped after round {done} of {rounds} of {method}; {kept}"
-                f"`scool resume {folder.path}` goes on"
+                f"`scool resume {writer.path}` goes on"
             ) from None
         except Exception as error:
-            if folder is not None and ranks.is_first:
+            if writer is not None and ranks.is_first:
                 words = str(error) if isinstance(error, ScoolError) else repr(error)
                 with suppress(ScoolError):  # a full disk may be what failed
-                    folder.update_header(status="failed", reason=words[:1000])
+                    writer.flush()
+                with suppress(ScoolError):
+                    writer.update_header(status="failed", reason=words[:1000])
             raise
         result = Result(
             method=method,
@@ -247,17 +260,25 @@ def fit(
             graphs=progress.graphs,
             federation=federation,
             module=module,
-            run_dir=folder.path if folder else None,
+            run_dir=writer.path if writer else None,
             network=header["model"],
         )
-        if folder:
+        if writer:
             about: dict[str, Any] = {"rounds_done": rounds, "result": result.summary()}
             if memory := memory_used(module, len(engine.owned), engine.device, bytes_at_start):
                 about["memory"] = memory
-            ranks.first(lambda: folder.update_header(status="finished", **about))
+            progress.seal(status="finished", **about)
         for recorder in recorders:
             recorder.end(result)
         return result
+
+
+def _describe(writer: RunWriter, federation: Federation, fixed: Params) -> None:
+    """Who the clients are, and what their models share, where the folder does not say it yet."""
+    if not writer.has(CLIENTS):
+        writer.write(CLIENTS, "clients", *clients_file(federation))
+    if fixed and not writer.has(FIXED):
+        writer.write(FIXED, "fixed", fixed)
 
 
 def _models(engine: AnyEngine, theta: Tree) -> Tree:
@@ -280,7 +301,7 @@ def _header(
 
     is_cuda = engine.device.type == "cuda"
     return {
-        "format": "scool-run-1",
+        "format": FORMAT,
         "status": "running",
         "method": method,
         "rounds": rounds,

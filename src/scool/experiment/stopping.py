@@ -27,17 +27,22 @@ class Stop:
             raise KeyboardInterrupt
         self.is_asked = True
 
-    def check(self, graph: Tensor | float) -> None:
-        """At the end of a round: stop together, and make sure that all hold the same graph.
+    def agree(self, graph: Tensor | float) -> None:
+        """At the end of a round: make sure that all ranks hold the same graph.
+
+        Raises:
+            RunError: the graphs differ, so that nobody would know what to send to whom.
+        """
+        if self.ranks.size > 1:
+            self.ranks.agree("graph", _checksum(graph))
+
+    def check(self) -> None:
+        """At the end of a round: stop together.
 
         Raises:
             KeyboardInterrupt: on every rank alike.
-            RunError: the graphs differ, so that nobody would know what to send to whom.
         """
-        if self.ranks.size == 1:
-            return
-        self.ranks.agree("graph", _checksum(graph))
-        if any(self.ranks.share(self.is_asked)):
+        if self.ranks.size > 1 and any(self.ranks.share(self.is_asked)):
             self.is_agreed = True
             raise KeyboardInterrupt
 

@@ -18,8 +18,8 @@ from scool.experiment.options import as_dict, with_options
 from scool.experiment.result import finite, spread
 from scool.experiment.run import Interrupted
 from scool.experiment.search import Options, Search
-from scool.recording.atomic import write_bytes, write_json
-from scool.recording.folder import RunFolder, is_taken, make_folder
+from scool.recording.disk import read_text, sync, write_json
+from scool.recording.folder import is_taken, make_folder
 from scool.recording.lines import (
     LIST,
     NUMBER,
@@ -31,6 +31,8 @@ from scool.recording.lines import (
     or_null,
     read_lines,
 )
+from scool.recording.log import Log
+from scool.recording.seals import SEAL, check_seal, first_link, identity_seal, with_seal
 
 
 def judged_by_validation(federation: Federation) -> Federation:
@@ -71,8 +73,8 @@ def run_search(
         config = replace(search.config(method, {}, seed), method=method)
         if reason := why_not(config, federation, seed):
             raise ConfigError(f"method {method!r} is not possible here: {reason}. Leave it out")
-    folder, rows = _claim(search, out)
-    known = {_key(row["method"], row["options"], row["seed"]): row for row in rows}
+    log, about = _claim(search, out)
+    known = {_key(row["method"], row["options"], row["seed"]): row for row in log.rows}
     for method in search.methods:
         for options, seed in itertools.product(search.candidates(method), federations):
             if (key := _key(method, options, seed)) in known:
@@ -86,10 +88,10 @@ def run_search(
                     "with that --out goes on"
                 ) from None
             known[key] = {"method": method, "options": options, "seed": seed} | score
-            folder.append("tune.jsonl", known[key])
+            log.append(known[key])
             report(known[key])
     chosen = [_choose(search, method, known, list(federations)) for method in search.methods]
-    write_json(out / "tune.json", _header(search) | {"status": "finished", "chosen": chosen})
+    _write(out, about | {"status": "finished", "chosen": chosen})
     return chosen
 
 
@@ -159,22 +161,34 @@ def _at_the_edge(chosen: Options, tried: list[dict[str, Any]]) -> list[str]:
 # ---------------------------------------------------------------------- records
 
 
-def _header(search: Search) -> dict[str, Any]:
-    return {"format": "scool-tune-1", "search": search.to_dict()}
+OLD, FORMAT = "scool-tune-1", "scool-tune-2"
+LOG = "tune.jsonl"
 
 
-def _claim(search: Search, out: Path) -> tuple[RunFolder, list[dict[str, Any]]]:
-    """The folder and the runs that are finished in it."""
-    folder = RunFolder(out)
+def _write(out: Path, values: Mapping[str, Any]) -> None:
+    sync([out / LOG])
+    write_json(out / "tune.json", with_seal(values))
+
+
+def _claim(search: Search, out: Path) -> tuple[Log, dict[str, Any]]:
+    """The log of finished runs, and what `tune.json` says of a search that is not finished."""
+    about: dict[str, Any] = {"format": FORMAT, "search": search.to_dict(), "status": "running"}
     if (out / "tune.json").exists():
-        if not _is_same(_read(out).get("search"), search):
+        before = _read(out)
+        if not _is_same(before.get("search"), search):
             raise RunError(f"out = {str(out)!r} holds another search: choose another --out")
-    elif is_taken(out):
+        about["run"] = before.get("run") or identity_seal(before["search"])
+        log = Log(out / LOG, about["run"], _finished(out, before))
+        if "run" not in before:  # of an older version, which sealed nothing
+            _write(out, about)
+        log.rewrite()  # the next line begins on a line of its own
+        return log, about
+    if is_taken(out):
         raise RunError(f"out = {str(out)!r} exists already: choose another --out")
-    else:
-        make_folder(out)
-        write_json(out / "tune.json", _header(search) | {"status": "running"})
-    return folder, _finished(folder)
+    make_folder(out)
+    about["run"] = identity_seal(json.loads(json.dumps(search.to_dict())))
+    _write(out, about)
+    return Log(out / LOG, about["run"]), about
 
 
 def _is_same(before: Any, search: Search) -> bool:
@@ -199,36 +213,55 @@ _RUN: dict[str, Kind] = {
 }
 
 
-def _finished(folder: RunFolder) -> list[dict[str, Any]]:
-    """The lines of `tune.jsonl`; a last one that a kill cut off is taken out of the file.
+def _finished(out: Path, about: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The lines of `tune.jsonl`; a last one that a kill cut off does not count.
 
     Raises:
         RunError: a line is no finished run; the file stays as it is.
     """
-    path = folder.path / "tune.jsonl"
-    rows, flaw, is_cut = read_lines(path, lambda row: check_kinds(row, _RUN))
-    if flaw and not is_cut:
+    path, run = out / LOG, about.get("run")
+    before = first_link(run, LOG) if run else None
+    found = read_lines(path, lambda row: check_kinds(row, _RUN), before)
+    if found.flaw and not found.is_cut and before and found.rows == [] and _is_unsealed(path):
+        found = read_lines(path, lambda row: check_kinds(row, _RUN))  # taken up, then killed
+    if found.flaw and not found.is_cut:
         raise RunError(
-            f"{path} is damaged: {flaw}, and so no finished run. Delete that line, and its run is "
-            "done again, or bring back a whole copy of the file"
+            f"{path} is damaged: {found.flaw}, and so no finished run. Delete that line and those "
+            "after it, and their runs are done again, or bring back a whole copy of the file"
         )
-    text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
-    write_bytes(path, text.encode())  # the next line begins on a line of its own
-    return rows
+    return found.rows
+
+
+def _is_unsealed(path: Path) -> bool:
+    """Whether an older version wrote a log: no line has a seal."""
+    return not any(read_lines(path, lambda row: None).seals)
 
 
 def _read(folder: Path) -> dict[str, Any]:
     path = folder / "tune.json"
     try:
-        values = json.loads(path.read_text())
+        values = json.loads(read_text(path))
         check_kinds(values, {"format": TEXT})
+        if values["format"] not in (OLD, FORMAT):
+            raise ValueError(f"its format is {values['format']!r}: another version of scool's")
+        if values["format"] == FORMAT or SEAL in values:
+            check_kinds(values, {"run": TEXT, SEAL: TEXT})
+            check_seal(values)
     except OSError as error:
-        raise RunError(f"{path} cannot be read ({error}): give a folder of `scool tune`") from error
+        why = error.strerror
+        raise RunError(f"{path} cannot be read ({why}): give a folder of `scool tune`") from error
     except (ValueError, RecursionError) as error:
         raise _damaged(folder, error) from error
-    if (found := values["format"]) != "scool-tune-1":
-        raise RunError(f"{path} has format {found!r}: another version of scool wrote it")
     return values
+
+
+def check_search(folder: Path) -> None:
+    """Look whether the records of a search are whole.
+
+    Raises:
+        RunError: they are not.
+    """
+    _finished(folder, _read(folder))
 
 
 def read_chosen(folder: Path) -> dict[str, Options]:

@@ -1,20 +1,17 @@
 """The whole state of a run as plain tensors: written atomically, verified when read. No pickle."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from scool.errors import RunError
-from scool.recording.atomic import write_bytes
+from scool.recording.lines import COUNT, OBJECT, check_kinds
+from scool.recording.tensors import TensorFile, write_tensors
 
-FORMAT = "scool-checkpoint-1"
 S = TypeVar("S")
 
 
@@ -23,6 +20,7 @@ class Checkpoint(NamedTuple):
 
     rounds: int  # rounds completed
     tensors: dict[str, Tensor]
+    parts: Mapping[str, str] = {}  # seals of the files with the rows of clients, by name
 
 
 def flatten(state: Any, prefix: str = "") -> dict[str, Tensor]:
@@ -53,45 +51,42 @@ def unflatten(template: S, tensors: Mapping[str, Tensor], prefix: str = "") -> S
     return type(template)(**{n: unflatten(v, tensors, join + n) for n, v in fields.items()})
 
 
+def save_checkpoint(
+    path: Path,
+    rounds: int,
+    tensors: Mapping[str, Tensor],
+    run: str | None = None,
+    parts: Mapping[str, str] | None = None,
+) -> str:
+    """Write a checkpoint; the file appears whole or not at all. Its seal.
+
+    Args:
+        parts: the seals of the files that hold the rest of it, by name.
+    """
+    about = {"rounds": rounds, "parts": dict(parts)} if parts else {"rounds": rounds}
+    return write_tensors(path, "checkpoint", tensors, run, about)
+
+
+def as_checkpoint(found: TensorFile, rounds: int) -> Checkpoint:
+    """What a file holds, as the state after so many rounds.
+
+    Raises:
+        ValueError: it is the state after other rounds, or damaged.
+    """
+    about = found.about
+    check_kinds(about, {"rounds": COUNT, "parts": OBJECT}, optional=["parts"])
+    if found.seal is None and _digest(found.tensors, about["rounds"]) != about.get("sha256"):
+        raise ValueError("its bytes do not match their checksum")
+    if about["rounds"] != rounds:
+        raise ValueError(f"it is the state after round {about['rounds']}")
+    return Checkpoint(rounds, found.tensors, about.get("parts") or {})
+
+
 def _digest(tensors: Mapping[str, Tensor], rounds: int) -> str:
-    """SHA-256 over names, types, shapes and bytes."""
-    sha = hashlib.sha256(f"{FORMAT}/{rounds}".encode())
+    """The checksum of files of the first format."""
+    sha = hashlib.sha256(f"scool-checkpoint-1/{rounds}".encode())
     for name in sorted(tensors):
         t = tensors[name].contiguous()
         sha.update(f"{name}/{t.dtype}/{tuple(t.shape)}".encode())
         sha.update(t.flatten().view(torch.uint8).numpy().data)
     return sha.hexdigest()
-
-
-def save_checkpoint(path: Path, rounds: int, tensors: Mapping[str, Tensor]) -> None:
-    """Write a checkpoint; the file appears whole or not at all."""
-    host = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    about = {"format": FORMAT, "rounds": rounds, "sha256": _digest(host, rounds)}
-    # One entry: safetensors writes several in random order, and equal states shall be equal files.
-    write_bytes(path, save(host, metadata={"scool": json.dumps(about)}))
-
-
-def load_checkpoint(path: Path) -> Checkpoint:
-    """Read and verify a checkpoint.
-
-    Raises:
-        RunError: the file is not a checkpoint of this version, or its bytes have changed.
-    """
-    remedy = f"delete {path.name} to go on from an earlier one, or start anew with `scool rerun`"
-    try:
-        with safe_open(path, framework="pt") as file:
-            meta = json.loads((file.metadata() or {}).get("scool", "{}"))
-            # Cloned, because the file's tensors are not aligned as fresh ones are, and the last
-            # bit of a sum can depend on that.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}
-    except (SafetensorError, OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read ({error}): {remedy}") from error
-    if meta.get("format") != FORMAT:
-        found = meta.get("format", "no format")
-        raise RunError(
-            f"{path} was written by another version of scool ({found}; this one reads {FORMAT}): "
-            "continue with that version, or start anew with `scool rerun`"
-        )
-    if _digest(tensors, meta.get("rounds")) != meta.get("sha256"):
-        raise RunError(f"{path} is damaged: its bytes do not match their checksum; {remedy}")
-    return Checkpoint(meta["rounds"], tensors)

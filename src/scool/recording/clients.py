@@ -1,19 +1,25 @@
 """Who the clients of a run were: `clients.safetensors`, enough for a report, without their data."""
 
-import json
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+import torch
 from torch import Tensor
 
 from scool.data.federation import Federation
 from scool.data.looks import counts_of
-from scool.errors import RunError
-from scool.recording.atomic import write_bytes
+from scool.recording.folder import RunFolder
+from scool.recording.lines import (
+    BOOL,
+    NUMBERS,
+    SHAPE,
+    TEXT,
+    TEXTS,
+    Kind,
+    check_kinds,
+    or_null,
+)
+from scool.recording.tensors import damaged
 
-FORMAT = "scool-clients-1"
 NAME = "clients.safetensors"
 PARTS = ("train", "val", "test")
 
@@ -58,8 +64,8 @@ def describe_clients(federation: Federation) -> Clients:
     )
 
 
-def write_clients(folder: Path, federation: Federation) -> None:
-    """Write the record; the same federation gives the same bytes."""
+def clients_file(federation: Federation) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The record as tensors and words; the same federation gives the same."""
     clients = describe_clients(federation)
     # Half the bytes: with a hundred classes the counts are most of the file.
     tensors = {f"counts/{part}": counts.int() for part, counts in clients.counts.items()}
@@ -67,28 +73,32 @@ def write_clients(folder: Path, federation: Federation) -> None:
     for name, tensor in (("truth", clients.truth), ("groups", clients.groups)):
         if tensor is not None:
             tensors[name] = tensor.contiguous()
-    about: dict[str, Any] = {"format": FORMAT}
-    words = ("name", "task", "client_names", "class_names", "input_shape", "mean", "std", "tokens")
-    about |= {word: getattr(clients, word) for word in words}
-    write_bytes(folder / NAME, save(tensors, metadata={"scool": json.dumps(about)}))
+    return tensors, {word: getattr(clients, word) for word in _WORDS}
 
 
-def read_clients(folder: Path) -> Clients | None:
+_WORDS = ("name", "task", "client_names", "class_names", "input_shape", "mean", "std", "tokens")
+_KINDS: dict[str, Kind] = {
+    **dict.fromkeys(("name", "task"), TEXT),
+    **dict.fromkeys(("client_names", "class_names"), or_null(TEXTS)),
+    **dict.fromkeys(("mean", "std"), or_null(NUMBERS)),
+    "input_shape": SHAPE,
+    "tokens": BOOL,
+}
+
+
+def read_clients(folder: RunFolder) -> Clients | None:
     """The record of a run folder; None where an older version wrote none.
 
     Raises:
-        RunError: there is one, but it cannot be read.
+        RunError: there is one, but it cannot be read, or there must be one.
     """
-    path = folder / NAME
-    if not path.is_file():
+    path = folder.path / NAME
+    if not path.exists() and not path.is_symlink() and NAME not in folder.listed.files:
         return None
     try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {})["scool"])
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}
-        if about["format"] != FORMAT:
-            raise RunError(f"{path} was written by another version of scool ({about['format']})")
-        return Clients(
+        about, tensors, _ = folder.read(NAME, "clients")
+        check_kinds(about, _KINDS, optional=["tokens"])
+        clients = Clients(
             name=about["name"],
             task=about["task"],
             counts={part: tensors[f"counts/{part}"].long() for part in PARTS},
@@ -102,7 +112,38 @@ def read_clients(folder: Path) -> Clients | None:
             std=None if about["std"] is None else tuple(about["std"]),
             tokens=about.get("tokens", False),
         )
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-        raise RunError(
-            f"{path} cannot be read ({error}): delete it; `scool resume` writes it again"
-        ) from error
+        _check_shapes(clients)
+        return clients
+    except KeyError as error:
+        raise damaged(path, ValueError(f"it lacks {error}"), _REMEDY) from error
+    except (OSError, ValueError) as error:
+        raise damaged(path, error, _REMEDY) from error
+
+
+_REMEDY = "Bring back a whole copy, or delete it: `scool resume` writes it again"
+
+
+def _check_shapes(clients: Clients) -> None:
+    """Look whether all parts speak of the same number of clients and classes.
+
+    Raises:
+        ValueError: says which do not.
+    """
+    if clients.classes.dim() != 2 or clients.classes.dtype != torch.bool:
+        raise ValueError("classes is not a table of clients and classes")
+    count, outputs = clients.classes.shape
+    columns = 1 if clients.task == "regression" else outputs
+    shapes: dict[str, tuple[Any, tuple[int, ...]]] = {
+        **{f"counts/{part}": (clients.counts[part], (count, columns)) for part in PARTS},
+        "truth": (clients.truth, (count, count)),
+        "groups": (clients.groups, (count,)),
+    }
+    for name, (tensor, shape) in shapes.items():
+        if tensor is not None and tuple(tensor.shape) != shape:
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)} where {shape} fits")
+    for name, names, length in (
+        ("client_names", clients.client_names, count),
+        ("class_names", clients.class_names, outputs),
+    ):
+        if names is not None and len(names) != length:
+            raise ValueError(f"{name} has {len(names)} names where {length} fit")

@@ -1,36 +1,41 @@
-"""A run on disk: `run.json`, `metrics.jsonl`, `timing.jsonl`, `graphs/` and checkpoints.
+"""A run on disk: `run.json`, `metrics.jsonl`, `timing.jsonl`, `graphs/`, checkpoints, and a list of
+them all, `manifest.json`.
 
 `metrics.jsonl` holds nothing that depends on the clock, so two runs of one configuration have the
-same file to the byte; times are kept apart in `timing.jsonl`.
+same file to the byte; times are kept apart in `timing.jsonl`. Every file carries the identity of
+the run and a checksum (see `seals`), and whoever reads it looks at both.
 """
 
-import json
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, final
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor
 
 from scool.errors import RunError
-from scool.recording.atomic import write_bytes, write_json
-from scool.recording.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from scool.recording.lines import (
-    NUMBER,
-    OBJECT,
-    TEXT,
-    WHOLE,
-    Kind,
-    check_kinds,
-    or_null,
-    read_rounds,
-)
+from scool.recording.checkpoint import Checkpoint, as_checkpoint
+from scool.recording.disk import read_text, sync_folder
+from scool.recording.header import parse_header
+from scool.recording.lines import Lines, read_rounds
 from scool.recording.lock import LOCK
-from scool.recording.shards import forget_parts, take_rows
+from scool.recording.manifest import Manifest, read_manifest, whole_file
+from scool.recording.seals import first_link
+from scool.recording.shards import part_name, take_rows
+from scool.recording.tensors import TensorFile, damaged, read_tensors
 
-KEPT = 2  # checkpoints that stay: the newest, and the one before in case it gets damaged
+METRICS, TIMING = "metrics.jsonl", "timing.jsonl"
+_NEEDS = {METRICS: ("messages", "bytes"), TIMING: ("seconds",)}
+_CHECKPOINT = re.compile(r"checkpoint-(\d{6,9})\.safetensors")
+_GRAPH = re.compile(r"graphs/(\d{6,9})\.safetensors")
+
+
+def graph_name(round: int) -> str:
+    return f"graphs/{round:06d}.safetensors"
+
+
+def checkpoint_name(rounds: int) -> str:
+    return f"checkpoint-{rounds:06d}.safetensors"
 
 
 def is_taken(path: Path) -> bool:
@@ -54,155 +59,219 @@ def check_free(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, that survive a power cut."""
     try:
+        new = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
+        for folder in reversed(new):
+            sync_folder(folder.parent)
     except OSError as error:
         raise RunError(f"cannot make {path}: {error.strerror}; choose another --out") from error
 
 
-_HEADER: dict[str, Kind] = {
-    **dict.fromkeys(("rounds", "rounds_done", "seed"), or_null(WHOLE)),
-    **dict.fromkeys(("config", "identity", "result"), or_null(OBJECT)),
-}
-_RESULT: dict[str, Kind] = {
-    "method": TEXT,
-    **dict.fromkeys(("rounds", "seconds", "bytes_sent", "messages"), or_null(NUMBER)),
-}
-_NEEDS = {"metrics.jsonl": ("messages", "bytes"), "timing.jsonl": ("seconds",)}
-
-
-def parse_header(text: str) -> dict[str, Any]:
-    """What a `run.json` says.
-
-    Raises:
-        ValueError: it is damaged; says how.
-    """
-    header = json.loads(text)
-    check_kinds(header, _HEADER, optional=_HEADER)
-    check_kinds(header.get("identity") or {}, {"algorithm": OBJECT}, optional=["algorithm"])
-    if header.get("result"):
-        check_kinds(header["result"], _RESULT)
-    return header
-
-
 @final
 class RunFolder:
-    """Reads and writes one run folder. Everything written survives a kill at any moment."""
+    """Reads one run folder as it is now, and believes nothing that it cannot verify. `RunWriter`
+    writes it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-
-    @classmethod
-    def create(cls, path: Path, header: Mapping[str, Any]) -> "RunFolder":
-        """A new folder; an existing run is never overwritten."""
-        check_free(path)
-        make_folder(path)
-        folder = cls(path)
-        write_json(path / "run.json", header)
-        make_folder(path / "graphs")
-        return folder
+        self.verified: dict[str, str] = {}  # what a manifest says of each file that was read
+        self._seen: tuple[str | None, Manifest | None] | None = None
+        self._lines: dict[str, Lines] = {}
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
         """An existing run."""
         if not (path / "run.json").is_file():
             raise RunError(f"{path} is not a run folder: it has no run.json")
-        make_folder(path / "graphs")  # a kill right after the start may have come before it
         return cls(path)
 
-    # ------------------------------------------------------------------ header
+    # ------------------------------------------------------------------ whose folder it is
 
     @property
     def header(self) -> dict[str, Any]:
-        """What `run.json` says."""
+        """What `run.json` says.
+
+        Raises:
+            RunError: it is missing or damaged.
+        """
+        path = self.path / "run.json"
         try:
-            return parse_header((self.path / "run.json").read_text())
-        except OSError as error:
-            raise RunError(f"{self.path / 'run.json'} cannot be read: {error}") from error
-        except ValueError as error:
-            raise RunError(
-                f"{self.path / 'run.json'} is damaged: {error}. Put a whole one in its place, or "
-                "start anew in another folder"
-            ) from error
+            header = parse_header(read_text(path))
+            if "run" not in header and (manifest := self._manifest()) and not manifest.older:
+                raise ValueError("it does not say which run it is, and manifest.json does")
+            return header
+        except (OSError, ValueError) as error:
+            remedy = "Put a whole one in its place, or start again in another folder"
+            raise damaged(path, error, remedy) from error
 
-    def update_header(self, **changes: Any) -> None:
-        write_json(self.path / "run.json", self.header | changes)
-
-    # ------------------------------------------------------------------ one line a round
-
-    def append(self, name: str, row: Mapping[str, Any]) -> None:
-        """Add a line to a `.jsonl` file."""
+    def _manifest(self) -> Manifest | None:
+        """The list of the folder, whosever it is; None where there is none that can be read:
+        `scool verify` says so, and the files have seals of their own."""
         try:
-            with (self.path / name).open("a") as file:
-                file.write(json.dumps(row, allow_nan=False) + "\n")
-        except OSError as error:
-            raise RunError(
-                f"cannot write {self.path / name}: {error.strerror}. Free some space, then "
-                f"`scool resume {self.path}`"
-            ) from error
+            return read_manifest(self.path)
+        except (OSError, ValueError):
+            return None
 
-    def rows(self, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    def _identity(self) -> tuple[str | None, Manifest | None]:
+        """Whose folder this is, and what it must hold; None where nobody can tell. Read once."""
+        if self._seen is None:
+            manifest = self._manifest()
+            try:
+                run = self.header.get("run")
+            except RunError:
+                run = manifest.run if manifest else None
+            is_ours = manifest is not None and manifest.run == run
+            self._seen = run, manifest if is_ours else None
+        return self._seen
+
+    @property
+    def run(self) -> str | None:
+        """The identity in every file; None in a folder of a version that sealed nothing."""
+        return self._identity()[0]
+
+    @property
+    def listed(self) -> Manifest:
+        """What the folder must hold; empty where no manifest says."""
+        run, manifest = self._identity()
+        return manifest or Manifest(run or "")
+
+    # ------------------------------------------------------------------ one line per round
+
+    def lines(self, name: str) -> Lines:
+        """The lines of a `.jsonl` file up to one that is not what was written, and what is wrong
+        with that one. Read once."""
+        if name not in self._lines:
+            self._lines[name] = self._read_lines(name)
+        return self._lines[name]
+
+    def _read_lines(self, name: str) -> Lines:
+        run, (count, seal) = self.run, self.listed.logs.get(name, (0, ""))
+        before = first_link(run, name) if run else None
+        found = read_rounds(self.path / name, _NEEDS.get(name, ()), before)
+        if len(found.rows) < count and (found.flaw is None or found.is_cut):
+            words = f"it ends after line {len(found.rows)}, and {count} were written"
+            return found._replace(flaw=words, is_cut=False)
+        if count and len(found.rows) >= count and found.seals[count - 1] != seal:
+            return found._replace(flaw="its lines are not those that were written", is_cut=False)
+        return found
+
+    def rows(self, name: str = METRICS) -> list[dict[str, Any]]:
         """The lines of a `.jsonl` file up to one that a kill cut off, or that is damaged."""
-        return read_rounds(self.path / name, _NEEDS.get(name, ())).rows
-
-    def rewind(self, rounds: int) -> None:
-        """Forget lines and graphs of rounds that the checkpoint does not cover."""
-        for name in ("metrics.jsonl", "timing.jsonl"):
-            kept = [row for row in self.rows(name) if row["round"] < rounds]
-            text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in kept)
-            write_bytes(self.path / name, text.encode())
-        for file in (self.path / "graphs").glob("*.safetensors"):
-            if int(file.stem) >= rounds:
-                file.unlink()
-        for file in self._checkpoints():
-            if int(file.stem.split("-")[1]) > rounds:
-                file.unlink()
+        return self.lines(name).rows
 
     # ------------------------------------------------------------------ tensors
 
-    def write_graph(self, round: int, w: Tensor) -> None:
-        """The weights that mixed in this round, float32."""
-        content = save({"w": w.detach().to("cpu", torch.float32).contiguous()})
-        write_bytes(self.path / "graphs" / f"{round:06d}.safetensors", content)
-
-    def graphs(self) -> dict[int, Tensor]:
-        """The mixing weights of every round."""
-        graphs: dict[int, Tensor] = {}
-        for file in sorted((self.path / "graphs").glob("*.safetensors")):
-            try:
-                graphs[int(file.stem)] = load_file(file)["w"]
-            except (SafetensorError, OSError, KeyError) as error:
-                raise RunError(
-                    f"{file} cannot be read ({error}): delete it (the run goes on without the "
-                    "record of that round), or start anew with `scool rerun`"
-                ) from error
-        return graphs
-
-    def _checkpoints(self) -> list[Path]:
-        return sorted(self.path.glob("checkpoint-*.safetensors"))
-
-    def write_checkpoint(self, rounds: int, tensors: Mapping[str, Tensor]) -> None:
-        save_checkpoint(self.path / f"checkpoint-{rounds:06d}.safetensors", rounds, tensors)
-        for old in self._checkpoints()[:-KEPT]:
-            old.unlink()
-        forget_parts(self.path)
-
-    def last_checkpoint(
-        self, clients: Tensor | None = None, stacked: Collection[str] | None = None
-    ) -> Checkpoint | None:
-        """The newest checkpoint whose rounds all have their line in `metrics.jsonl`, verified;
-        None where there is none. With the rows of all clients, or of some (see `take_rows`).
+    def read(self, name: str, kind: str, names: Collection[str] | None = None) -> TensorFile:
+        """A file of tensors, verified: by its own seal, and by the manifest where it is listed.
 
         Raises:
-            RunError: the lines of all of them are lost.
+            ValueError, OSError: see `read_tensors`.
         """
-        rows = self.rows()
-        recorded = next((n for n, row in enumerate(rows) if row["round"] != n), len(rows))
-        files = [f for f in self._checkpoints() if int(f.stem.split("-")[1]) <= recorded]
-        if self._checkpoints() and not files:
-            raise RunError(
-                f"{self.path / 'metrics.jsonl'} is damaged: {recorded} rounds can be read of it, "
-                "fewer than any checkpoint has. Bring back a whole copy of it, or repeat the run "
-                f"with `scool rerun {self.path}`"
+        expected = self.listed.files.get(name)
+        if expected and expected.startswith("file:"):  # of an older version
+            if whole_file(self.path / name) != expected:
+                raise ValueError("its bytes are not those that were written")
+            found = read_tensors(self.path / name, kind, None, names)
+        else:
+            found = read_tensors(self.path / name, kind, self.run, names)
+            if expected and found.seal != expected:
+                raise ValueError("it is not the file that was written here")
+        self.verified[name] = found.seal or expected or whole_file(self.path / name)
+        return found
+
+    def graph_files(self) -> dict[int, Path]:
+        """The recorded graphs by round: those that are there, and those that must be."""
+        there = {f"graphs/{file.name}" for file in (self.path / "graphs").glob("*.safetensors")}
+        found = (_GRAPH.fullmatch(name) for name in there | set(self.listed.files))
+        rounds = sorted(int(match[1]) for match in found if match)
+        return {t: self.path / graph_name(t) for t in rounds}
+
+    def read_graph(self, round: int) -> Tensor:
+        """The mixing weights (K, K) of a round.
+
+        Raises:
+            RunError: they are not there, or not those that were written.
+        """
+        name = graph_name(round)
+        try:
+            found = self.read(name, "graph")
+            w = found.tensors.get("w")
+            if w is None or w.dim() != 2 or w.shape[0] != w.shape[1] or not w.is_floating_point():
+                raise ValueError("it holds no square matrix of weights")
+            if found.about.get("round", round) != round:
+                raise ValueError("it is the graph of another round")
+            return w
+        except (OSError, ValueError) as error:
+            remedy = (
+                "Bring back a whole copy, or delete it: `scool resume` goes on without the record "
+                "of that round, `scool rerun` repeats all"
             )
-        return take_rows(load_checkpoint(files[-1]), self.path, clients, stacked) if files else None
+            raise damaged(self.path / name, error, remedy) from error
+
+    def graphs(self) -> dict[int, Tensor]:
+        """The mixing weights of every round whose file is there."""
+        files = self.graph_files().items()
+        return {t: self.read_graph(t) for t, file in files if file.exists() or file.is_symlink()}
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def checkpoints(self) -> list[int]:
+        """After how many rounds there are checkpoints, or must be; the newest first."""
+        names = {file.name for file in self.path.glob("checkpoint-*")} | set(self.listed.files)
+        found = (_CHECKPOINT.fullmatch(name) for name in names)
+        return sorted((int(match[1]) for match in found if match), reverse=True)
+
+    def load_checkpoint(
+        self,
+        rounds: int,
+        clients: Tensor | None = None,
+        stacked: Collection[str] | None = None,
+    ) -> Checkpoint:
+        """A checkpoint, verified, with the rows of all clients or of some (see `take_rows`).
+
+        Raises:
+            RunError: it is missing or damaged.
+        """
+        whole = self.read_state(checkpoint_name(rounds), rounds)
+
+        def part(rank: int, ranks: int) -> Checkpoint:
+            name = part_name(rounds, rank, ranks)
+            return self.read_state(name, rounds, whole.parts.get(name))
+
+        return take_rows(whole, part, clients, stacked)
+
+    def read_state(self, name: str, rounds: int, seal: str | None = None) -> Checkpoint:
+        """The file of a checkpoint, or of a part of one, with this seal where it is known.
+
+        Raises:
+            RunError: it is missing or damaged.
+        """
+        try:
+            found = self.read(name, "checkpoint")
+            if seal is not None and found.seal != seal:
+                raise ValueError(f"it belongs to another checkpoint than {checkpoint_name(rounds)}")
+            return as_checkpoint(found, rounds)
+        except (OSError, ValueError) as error:
+            raise damaged(self.path / name, error) from error
+
+    def last_checkpoint(self) -> tuple[Checkpoint | None, list[str]]:
+        """The newest checkpoint that is whole, with the rows of all clients, and a sentence about
+        each newer one. None where there is no checkpoint.
+
+        Raises:
+            RunError: there are some, and none is whole.
+        """
+        problems: list[str] = []
+        for rounds in self.checkpoints():
+            try:
+                return self.load_checkpoint(rounds), problems
+            except RunError as error:
+                problems.append(str(error))
+        if problems:
+            raise RunError(
+                f"{'; '.join(problems)}. No checkpoint is whole: bring back a copy, or repeat "
+                f"the run with `scool rerun {self.path}`"
+            )
+        return None, []

@@ -1,18 +1,26 @@
 """One client's model as one file: safetensors, with all that is needed to use it."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save
-
-from scool.errors import RunError
-from scool.recording.atomic import write_bytes
+from scool.recording.folder import RunFolder
+from scool.recording.lines import (
+    BOOL,
+    COUNT,
+    COUNTS,
+    NUMBERS,
+    OBJECT,
+    SHAPE,
+    TEXT,
+    TEXTS,
+    Kind,
+    check_kinds,
+    or_null,
+)
+from scool.recording.tensors import damaged, read_tensors, write_tensors
 from scool.types import Params
 
-FORMAT = "scool-model-1"
 FIXED = "fixed.safetensors"
 """What the models of a run have in common: frozen parameters and buffers."""
 
@@ -26,32 +34,39 @@ def model_name(client: int) -> str:
     return f"client-{client:04d}.safetensors"
 
 
-def write_fixed(folder: Path, tensors: Params) -> None:
-    """Write what all models of a run share; nothing where they share nothing."""
-    if tensors:
-        write_bytes(folder / FIXED, save({n: t.cpu().contiguous() for n, t in tensors.items()}))
-
-
-def read_fixed(folder: Path) -> Params:
-    """What `write_fixed` wrote.
+def read_fixed(folder: RunFolder) -> Params:
+    """What all models of a run share; nothing where they share nothing.
 
     Raises:
-        RunError: it cannot be read.
+        RunError: it cannot be read, or it must be there and is not.
     """
-    path = folder / FIXED
-    if not path.is_file():
+    path = folder.path / FIXED
+    is_needed = FIXED in folder.listed.files or bool(
+        (folder.header.get("identity") or {}).get("fixed")
+    )
+    if not path.exists() and not path.is_symlink() and not is_needed:
         return {}
     try:
-        return load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise RunError(f"{path} cannot be read ({error}): bring a whole copy of it") from error
+        return folder.read(FIXED, "fixed").tensors
+    except (OSError, ValueError) as error:
+        raise damaged(path, error, "Bring back a whole copy of it") from error
 
 
-def write_model(path: Path, params: Params, about: Mapping[str, Any]) -> None:
+_ABOUT: dict[str, Kind] = {
+    **dict.fromkeys(("method", "name"), or_null(TEXT)),
+    **dict.fromkeys(("complete", "tokens"), or_null(BOOL)),
+    **dict.fromkeys(("mean", "std"), or_null(NUMBERS)),
+    **dict.fromkeys(("client", "outputs"), or_null(COUNT)),
+    "model": or_null(OBJECT),
+    "input_shape": or_null(SHAPE),
+    "classes": or_null(COUNTS),
+    "class_names": or_null(TEXTS),
+}
+
+
+def write_model(path: Path, params: Params, about: Mapping[str, Any], run: str | None) -> None:
     """The parameters by name; `about` says which network they fit."""
-    tensors = {name: t.detach().cpu().contiguous() for name, t in params.items()}
-    meta = {"scool": json.dumps({"format": FORMAT, **about})}
-    write_bytes(path, save(tensors, metadata=meta))
+    write_tensors(path, "model", params, run, about)
 
 
 def read_model(path: Path) -> tuple[Params, dict[str, Any]]:
@@ -61,11 +76,10 @@ def read_model(path: Path) -> tuple[Params, dict[str, Any]]:
         RunError: there is no such file, or it is another.
     """
     try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {})["scool"])
-            params = {name: file.get_tensor(name).clone() for name in file.keys()}
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path} is not a model of one client: {error}") from error
-    if about.get("format") != FORMAT:
-        raise RunError(f"{path} was written by another version of scool ({about.get('format')})")
-    return params, about
+        found = read_tensors(path, "model")
+        check_kinds(found.about, {"format": TEXT, **_ABOUT}, optional=_ABOUT)
+        if any(c >= (found.about.get("outputs") or 0) for c in found.about.get("classes") or []):
+            raise ValueError("it names classes that its network does not have")
+    except (OSError, ValueError) as error:
+        raise damaged(path, error, "Give a model that `scool export` wrote") from error
+    return found.tensors, found.about

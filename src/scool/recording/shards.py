@@ -4,50 +4,52 @@ The common file is written last: while it is not there, neither is the checkpoin
 rank of every client, so that any number of ranks can take their clients out of the parts.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from scool.errors import RunError
-from scool.recording.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from scool.recording.checkpoint import Checkpoint
 
 HOLDER = "shards/holder"  # in the common file: (K,) the rank of each client
 CLIENTS = "shards/clients"  # in a part: (n,) the clients whose rows it holds
 
 
-def _part(folder: Path, rounds: int, rank: int, ranks: int) -> Path:
-    return folder / f"shard-{rounds:06d}-{rank}-of-{ranks}.safetensors"
+def part_name(rounds: int, rank: int, ranks: int) -> str:
+    return f"shard-{rounds:06d}-{rank}-of-{ranks}.safetensors"
 
 
-def save_part(
-    folder: Path, rounds: int, rank: int, ranks: int, clients: Tensor, rows: Mapping[str, Tensor]
-) -> None:
-    """The rows of the clients (n,) that one rank holds."""
-    save_checkpoint(_part(folder, rounds, rank, ranks), rounds, {**rows, CLIENTS: clients})
+def part_names(folder: Path, rounds: int) -> list[str]:
+    """The parts of a checkpoint that are there."""
+    return sorted(file.name for file in folder.glob(f"shard-{rounds:06d}-*.safetensors"))
 
 
-def forget_parts(folder: Path) -> None:
-    """Delete the parts of checkpoints that are no longer there."""
+def forget_parts(folder: Path, before: int | None = None) -> None:
+    """Delete the parts of checkpoints that are no longer there, or only of those before a round:
+    a later one may be under way."""
     kept = {file.stem.split("-")[1] for file in folder.glob("checkpoint-*.safetensors")}
     for file in folder.glob("shard-*.safetensors"):
-        if file.stem.split("-")[1] not in kept:
+        rounds = file.stem.split("-")[1]
+        is_over = before is None or (rounds.isdigit() and int(rounds) < before)
+        if rounds not in kept and is_over:
             file.unlink(missing_ok=True)
 
 
 def take_rows(
     checkpoint: Checkpoint,
-    folder: Path,
+    load_part: Callable[[int, int], Checkpoint],
     clients: Tensor | None = None,
     stacked: Collection[str] | None = None,
 ) -> Checkpoint:
-    """A checkpoint with the rows of the clients (n,) in all tensors that have one row a client.
+    """A checkpoint with the rows of the clients (n,) in all tensors that have one row per client.
 
     Args:
         checkpoint: a whole one, or the common file of one in parts.
+        load_part: gives the part of a rank, of so many ranks.
         clients: whose rows; None: all, in order.
-        stacked: the names of the tensors with a row a client; needed for a whole checkpoint, a
+        stacked: the names of the tensors with a row per client; needed for a whole checkpoint, a
             part knows them.
 
     Raises:
@@ -59,14 +61,21 @@ def take_rows(
             return checkpoint
         rows = {name: tensors[name][clients] for name in stacked or () if name in tensors}
         return Checkpoint(checkpoint.rounds, tensors | rows)
-    holder = tensors.pop(HOLDER)
+    holder = _checked(tensors[HOLDER], checkpoint.rounds)
     wanted = torch.arange(len(holder)) if clients is None else clients
     place = torch.full((len(holder),), -1, dtype=torch.int64)
     place[wanted] = torch.arange(len(wanted))
     ranks = int(holder.max()) + 1
     for rank in sorted(set(holder[wanted].tolist())):
-        part = dict(_load_part(folder, checkpoint.rounds, rank, ranks, holder).tensors)
-        rows = place[part.pop(CLIENTS)]
+        part = dict(load_part(rank, ranks).tensors)
+        held = part.pop(CLIENTS, None)
+        expected = (holder == rank).nonzero()[:, 0]
+        if held is None or not torch.equal(held.sort().values, expected):
+            raise RunError(
+                f"{part_name(checkpoint.rounds, rank, ranks)} belongs to another checkpoint than "
+                f"that of round {checkpoint.rounds}"
+            )
+        rows = place[held]
         here = rows >= 0
         for name, t in part.items():
             if name not in tensors:
@@ -75,20 +84,8 @@ def take_rows(
     return Checkpoint(checkpoint.rounds, tensors)
 
 
-def _load_part(folder: Path, rounds: int, rank: int, ranks: int, holder: Tensor) -> Checkpoint:
-    path = _part(folder, rounds, rank, ranks)
-    if not path.is_file():
-        raise RunError(
-            f"{path} is missing: the checkpoint of round {rounds} has {ranks} parts, and the "
-            f"clients of rank {rank} are in this one. Put it back, or delete "
-            f"checkpoint-{rounds:06d}.safetensors to go on from an earlier one"
-        )
-    part = load_checkpoint(path)
-    expected = (holder == rank).nonzero()[:, 0]
-    found = part.tensors.get(CLIENTS)
-    if part.rounds != rounds or found is None or not torch.equal(found.sort().values, expected):
-        raise RunError(
-            f"{path} belongs to another checkpoint than checkpoint-{rounds:06d}.safetensors: "
-            "delete both to go on from an earlier one"
-        )
-    return part
+def _checked(holder: Tensor, rounds: int) -> Tensor:
+    is_list = holder.dim() == 1 and holder.dtype == torch.int64 and len(holder) > 0
+    if not is_list or not 0 <= int(holder.min()) <= int(holder.max()) < len(holder):
+        raise RunError(f"the checkpoint of round {rounds} does not say which rank holds whom")
+    return holder

@@ -8,7 +8,7 @@ import numpy as np
 from scool.drawing.order import shown_order
 from scool.drawing.style import WIDE, line_style, picture
 from scool.experiment.result import Result
-from scool.recording.atomic import write_bytes
+from scool.recording.disk import write_bytes
 from scool.report.plots_graph import Panel, draw_panels
 
 

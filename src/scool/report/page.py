@@ -8,11 +8,11 @@ from string import Template
 
 from scool import __version__
 from scool.errors import ScoolError
-from scool.recording.atomic import write_bytes
+from scool.recording.disk import write_bytes
 from scool.recording.folder import make_folder
 from scool.report.content import Content, page_content
 from scool.report.pack import compress, compress_json
-from scool.report.records import find_runs, missing_methods, read_run
+from scool.report.records import find_runs, missing_methods, read_runs
 
 SCRIPTS = (
     "core.js",
@@ -43,7 +43,7 @@ def write_report(paths: Sequence[Path], out: Path | None = None, title: str | No
         if (path / "compare.json").is_file()
         for method in missing_methods(path)
     ]
-    records = [read_run(path) for path in runs]
+    records = read_runs(runs)
     words = title or f"scool: {', '.join(path.resolve().name for path in paths)}"
     text = render(page_content(records, words, problems))
     place = out or (paths[0] if len(paths) == 1 else Path("."))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from scool.drawing.style import COLUMN
 from scool.errors import require, unknown
-from scool.recording.atomic import write_bytes
+from scool.recording.disk import write_bytes
 from scool.recording.folder import make_folder
 from scool.report.plots import Plot, Row, plot_accuracy, plot_budget, plot_gains, plot_graph_error
 from scool.report.plots_graph import plot_blocks, plot_graph, plot_partition
-from scool.report.records import RunRecord, find_runs, read_run
+from scool.report.records import RunRecord, find_runs, read_runs
 
 KINDS: dict[str, Callable[[Sequence[RunRecord], float], Plot]] = {
     "accuracy": plot_accuracy,
@@ -42,7 +42,7 @@ def write_plot(kind: str, paths: Sequence[Path], out: Path, columns: int = 1) ->
     is_known = out.suffix.lower() in FORMATS
     require(is_known, "out", str(out), "end the name in .pdf, .png or .svg")
     require(columns in (1, 2), "columns", columns, "give 1 or 2")
-    records = [read_run(path) for path in find_runs(paths)]
+    records = read_runs(find_runs(paths))
     width = COLUMN if columns == 1 else 2 * COLUMN + 0.25
     plot = KINDS[kind](records, width)
     make_folder(out.parent)

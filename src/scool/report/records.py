@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
 from torch import Tensor
 
 from scool.errors import RunError
 from scool.recording.clients import Clients, read_clients
-from scool.recording.folder import parse_header
-from scool.recording.lines import read_rounds
+from scool.recording.damage import warn_damage
+from scool.recording.disk import read_text
+from scool.recording.folder import METRICS, TIMING, RunFolder, checkpoint_name, graph_name
 from scool.recording.lock import is_written
+from scool.recording.tensors import damaged
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,9 @@ class RunRecord:
     seconds: Mapping[int, float]  # by round
     graph_files: Mapping[int, Path]  # by round
     clients: Clients | None
+    folder: RunFolder
     problems: list[str] = field(default_factory=list)
+    lost_graphs: set[int] = field(default_factory=set)  # rounds whose files cannot be believed
 
     @property
     def method(self) -> str:
@@ -104,11 +106,26 @@ class RunRecord:
         return str(known or identity.get("federation") or result.get("dataset") or "unknown data")
 
     def graph(self, round: int) -> Tensor | None:
-        """The mixing weights of a round; None where the file cannot be read."""
-        try:
-            return load_file(self.graph_files[round])["w"]
-        except (SafetensorError, OSError, KeyError):
+        """The mixing weights of a round; None, and a warning, where they are not what was
+        written."""
+        if round in self.lost_graphs:
             return None
+        try:
+            w = self.folder.read_graph(round)
+            if self.num_clients is not None and len(w) != self.num_clients:
+                path = self.graph_files[round]
+                raise RunError(f"{path} is damaged: it has {len(w)} of {self.num_clients} clients")
+            return w
+        except RunError as error:
+            if self.graph_files[round].exists() or graph_name(round) in self.folder.listed.files:
+                self.damage(str(error))  # else somebody has deleted it, and may
+            self.lost_graphs.add(round)
+            return None
+
+    def damage(self, words: str) -> None:
+        """Say that a record is not what was written, on the page and aloud."""
+        self.problems.append(words)
+        warn_damage(words)
 
     def last_graph(self) -> tuple[int, Tensor] | None:
         """The last round whose weights can be read."""
@@ -120,62 +137,97 @@ class RunRecord:
 
     def memberships(self) -> Tensor | None:
         """(K, M) how much each client belongs to each block, of the newest checkpoint."""
-        for path in sorted(self.path.glob("checkpoint-*.safetensors"), reverse=True):
+        # SBM keeps Omega, one block per client; MMSBM keeps gamma, a mixture. Below `method` where
+        # something is done between rounds.
+        names = [f"{top}graph/{n}" for top in ("", "method/") for n in ("omega", "gamma")]
+        for rounds in self.folder.checkpoints():
+            name = checkpoint_name(rounds)
             try:
-                with safe_open(path, framework="pt") as file:
-                    names = set(file.keys())
-                    # SBM keeps Omega, one block a client; MMSBM keeps gamma, a mixture.
-                    # Below `method` where something is done between rounds.
-                    kept = ("graph/omega", "graph/gamma")
-                    for name in (*kept, *(f"method/{name}" for name in kept)):
-                        if name in names:
-                            share = file.get_tensor(name)
-                            return share / share.sum(dim=1, keepdim=True).clamp(min=1e-12)
-            except (SafetensorError, OSError):
-                continue
+                found = self.folder.read(name, "checkpoint", names).tensors
+                return next(
+                    (_shares(found[n], self.num_clients) for n in names if n in found), None
+                )
+            except FileNotFoundError:
+                if name not in self.folder.listed.files:
+                    continue  # deleted, and allowed to be
+                self.damage(f"{self.path / name} is missing")
+            except (OSError, ValueError) as error:
+                self.damage(str(damaged(self.path / name, error, "An older one is shown")))
         return None
 
 
+def _shares(weights: Tensor, clients: int | None) -> Tensor:
+    if weights.dim() != 2 or (clients is not None and len(weights) != clients):
+        raise ValueError(f"its blocks have shape {tuple(weights.shape)}")
+    return weights / weights.sum(dim=1, keepdim=True).clamp(min=1e-12)
+
+
 def read_run(path: Path) -> RunRecord:
-    """Read a run folder, broken or whole.
+    """Read a run folder, broken or whole. Says aloud what is not what was written.
 
     Raises:
         RunError: there is no folder, or nothing of a run in it.
     """
-    problems: list[str] = []
-    header = _read_header(path, problems)
+    if not is_run(path):
+        raise RunError(f"{path} is not a run folder: neither run.json nor metrics.jsonl is there")
+    folder, damage = RunFolder(path), list[str]()
+    header = _header_of(folder, damage)
     if header.get("status") == "running" and not is_written(path):
-        header = _read_header(path, [])  # it may have ended a moment ago
+        folder = RunFolder(path)
+        header = _header_of(folder, [])  # it may have ended a moment ago
         if header.get("status") == "running":
             header = {**header, "status": "killed"}
-    rows = _read_rows(path / "metrics.jsonl", problems)
+    rows = _rows_of(folder, METRICS, header, damage)
     if not header and not rows:
-        if (path / "run.json").is_file():
-            why = problems[0] if problems else "run.json says nothing and metrics.jsonl is empty"
-            raise RunError(f"{path} cannot be shown: {why}")
-        raise RunError(f"{path} is not a run folder: neither run.json nor metrics.jsonl is there")
-    seconds = _read_rows(path / "timing.jsonl", problems, needs=("seconds",))
-    graphs = {
-        int(file.stem): file
-        for file in sorted((path / "graphs").glob("*.safetensors"))
-        if file.stem.isdigit()
-    }
+        why = damage[0] if damage else "run.json says nothing and metrics.jsonl is empty"
+        raise RunError(f"{path} cannot be shown: {why}")
+    seconds = _rows_of(folder, TIMING, header, damage)
+    graphs, problems = folder.graph_files(), list[str]()
     if not graphs:
         problems.append("no graph is recorded (graphs/ is empty): the cooperation graph is missing")
     clients = None
     try:
-        clients = read_clients(path)
+        clients = read_clients(folder)
         if clients is None:
             problems.append(
                 "clients.safetensors is missing (written by an older version): partition, true "
                 "graph and names are not shown; `scool resume` adds it"
             )
     except RunError as error:
-        problems.append(str(error))
+        damage.append(str(error))
     record = RunRecord(
-        path, header, rows, {r["round"]: r["seconds"] for r in seconds}, graphs, clients, problems
+        path,
+        header,
+        rows,
+        {r["round"]: r["seconds"] for r in seconds},
+        graphs,
+        clients,
+        folder,
+        problems,
     )
+    for words in damage:
+        record.damage(words)
     return _with_progress(record)
+
+
+def read_runs(paths: Sequence[Path]) -> list[RunRecord]:
+    """Those of some run folders that can be read; a warning about each other one.
+
+    Raises:
+        RunError: there is none.
+    """
+    records: list[RunRecord] = []
+    problems: list[str] = []
+    for path in paths:
+        try:
+            records.append(read_run(path))
+        except RunError as error:
+            problems.append(str(error))
+    if not records and problems:
+        raise RunError(" ".join(problems))
+    for words in problems:
+        warn_damage(words)
+    return records
 
 
 def are_regression(records: Sequence[RunRecord]) -> bool:
@@ -208,28 +260,33 @@ def _with_progress(record: RunRecord) -> RunRecord:
     return record
 
 
-def _read_header(path: Path, problems: list[str]) -> Mapping[str, Any]:
+def _header_of(folder: RunFolder, damage: list[str]) -> Mapping[str, Any]:
     try:
-        return parse_header((path / "run.json").read_text())
-    except OSError:
-        problems.append("run.json is missing: configuration and result are not shown")
-    except ValueError as error:
-        problems.append(f"run.json is damaged ({error}): configuration and result are not shown")
+        return folder.header
+    except RunError as error:
+        damage.append(f"{error}. Configuration and result are not shown")
     return {}
 
 
-def _read_rows(path: Path, problems: list[str], needs: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """The lines of a file that can be read; the first bad line ends it."""
-    if not path.is_file():
-        problems.append(f"{path.name} is missing")
+def _rows_of(
+    folder: RunFolder, name: str, header: Mapping[str, Any], damage: list[str]
+) -> list[dict[str, Any]]:
+    """The lines of a log that can be believed. A last line that was cut off while the run was
+    going on is no damage."""
+    path = folder.path / name
+    try:
+        found = folder.lines(name)
+    except RunError as error:
+        damage.append(str(error))
         return []
-    rows, flaw, _ = read_rounds(path, needs)
-    if flaw:
-        number = len(rows) + 1
-        problems.append(
-            f"{path.name} is damaged from line {number} on: {len(rows)} rounds are shown"
-        )
-    return rows
+    done, last = header.get("rounds_done"), 1 + (found.rows[-1]["round"] if found.rows else -1)
+    is_over = name == METRICS and header.get("status") == "finished"
+    is_short = is_over and isinstance(done, int) and last < done
+    if found.flaw and (is_short or not found.is_cut):
+        damage.append(f"{path} is damaged: {found.flaw}. {len(found.rows)} lines are shown")
+    elif is_short:
+        damage.append(f"{path} is damaged: it has {last} of {done} rounds")
+    return found.rows
 
 
 def is_run(path: Path) -> bool:
@@ -292,8 +349,8 @@ def _inside(path: Path, depth: int = 2) -> list[Path]:
 def _methods_of(path: Path) -> list[str]:
     """The methods of a comparison in its order; empty for another folder."""
     try:
-        return list(map(str, json.loads((path / "compare.json").read_text())["methods"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        return list(map(str, json.loads(read_text(path / "compare.json"))["methods"]))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return []
 
 

@@ -14,7 +14,7 @@ from scool.errors import RunError
 from scool.experiment.progress import EARLY
 from scool.experiment.reproduction.keeping import GRAPH_ERROR
 from scool.experiment.reproduction.rows import BUDGET, BUDGETS
-from scool.recording.atomic import write_bytes
+from scool.recording.disk import write_bytes
 from scool.recording.folder import RunFolder, make_folder
 from scool.report.convergence import plot_convergence
 from scool.report.lines import cumulative

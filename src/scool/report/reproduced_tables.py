@@ -8,7 +8,7 @@ from typing import Any
 
 from scool.errors import RunError
 from scool.experiment.reproduction.plan import Study
-from scool.recording.atomic import write_bytes
+from scool.recording.disk import write_bytes
 from scool.report.plot import as_csv
 from scool.report.reproduced import SAME_RUN
 from scool.report.tables import human_bytes

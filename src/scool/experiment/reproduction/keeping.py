@@ -4,7 +4,6 @@ A finished run keeps `run.json`, `metrics.jsonl`, `timing.jsonl`, `graph_error.j
 `clients.safetensors` and the graphs of a few rounds: some hundred kilobytes, fit to be committed.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
@@ -14,8 +13,9 @@ from torch import Tensor
 from scool.data.federation import Federation
 from scool.evaluation.graph_error import adjusted_rand, communities, graph_l1
 from scool.experiment.progress import EARLY, LONG
-from scool.recording.atomic import write_bytes
-from scool.recording.folder import RunFolder
+from scool.recording.folder import METRICS, TIMING, RunFolder, checkpoint_name, graph_name
+from scool.recording.shards import part_names
+from scool.recording.writer import RunWriter
 from scool.types import Info
 
 SHOWN_ROUNDS = (1, 2, 5, 10, 20, 50)
@@ -27,28 +27,32 @@ GRAPH_ERROR = "graph_error.jsonl"
 class LightRecords:
     """A recorder: measures the early graphs against the truth, and forgets most of them."""
 
-    def __init__(self, path: Path, federation: Federation, rounds: int, *, pictures: bool) -> None:
-        self.folder = RunFolder(path)
+    def __init__(self, federation: Federation, rounds: int, *, pictures: bool) -> None:
         self.federation = federation
         self.kept = {rounds - 1} | ({t - 1 for t in SHOWN_ROUNDS} if pictures else set[int]())
+
+    def attach(self, writer: RunWriter) -> None:
+        """Be told who writes the records of the run."""
+        self.writer = writer
 
     def start(self, header: Mapping[str, Any], first_round: int) -> None:
         """Forget what the checkpoint does not cover, and make up for rounds that it covers but
         whose turn a stop cut off: their graphs are still there."""
         del header
-        rows = [row for row in self.folder.rows(GRAPH_ERROR) if row["round"] < first_round]
+        folder = RunFolder(self.writer.path)
+        rows = [row for row in folder.rows(GRAPH_ERROR) if row["round"] < first_round]
         done = {row["round"] for row in rows}
-        for t, graph in self.folder.graphs().items():
+        for t, graph in folder.graphs().items():
             if t not in done:
                 rows += self._measure(t, graph)
             self._forget(t)
-        _write_rows(self.folder.path / GRAPH_ERROR, sorted(rows, key=lambda row: row["round"]))
+        self.writer.rewrite(GRAPH_ERROR, sorted(rows, key=lambda row: row["round"]))
 
     def round(self, row: Mapping[str, Any], info: Info) -> None:
         t, graph = int(row["round"]), info["graph"]
         assert isinstance(graph, Tensor)
         for found in self._measure(t, graph.cpu().float()):  # as the file has it
-            self.folder.append(GRAPH_ERROR, found)
+            self.writer.append(GRAPH_ERROR, found)
         self._forget(t)
 
     def _measure(self, t: int, graph: Tensor) -> list[dict[str, Any]]:
@@ -64,7 +68,7 @@ class LightRecords:
 
     def _forget(self, t: int) -> None:
         if t not in self.kept:
-            (self.folder.path / "graphs" / f"{t:06d}.safetensors").unlink(missing_ok=True)
+            self.writer.forget(graph_name(t))
 
     def end(self, result: Any) -> None:
         """`tidy` does the rest, once the header says that the run is over."""
@@ -74,16 +78,23 @@ def tidy(path: Path) -> None:
     """Drop the models of a run that is over, and the rows between the evaluations of a long one.
     Doing it again changes nothing."""
     folder = RunFolder(path)
-    for file in path.glob("checkpoint-*.safetensors"):
-        file.unlink(missing_ok=True)  # another process may do the same
+    states = [
+        name
+        for rounds in folder.checkpoints()
+        for name in (checkpoint_name(rounds), *part_names(path, rounds))
+    ]
     rows = folder.rows()
-    if len(rows) <= LONG:
-        return
     evaluated = {row["round"] for row in rows if row.get("scores") is not None}
-    evaluated.add(rows[-1]["round"])
-    # The times first: the rows say which rounds they belong to as long as they are all there.
-    _write_rows(path / "timing.jsonl", thin(folder.rows("timing.jsonl"), evaluated))
-    _write_rows(path / "metrics.jsonl", thin(rows, evaluated))
+    evaluated |= {row["round"] for row in rows[-1:]}
+    is_thin = len(rows) <= LONG or len(rows) == len(evaluated)
+    if not states and is_thin:
+        return
+    writer = RunWriter.open(path)
+    writer.forget(*states)
+    if not is_thin:
+        # The times first: the rows say which rounds they belong to as long as they are all there.
+        writer.rewrite(TIMING, thin(folder.rows(TIMING), evaluated))
+        writer.rewrite(METRICS, thin(rows, evaluated))
 
 
 def thin(rows: Sequence[Mapping[str, Any]], kept: set[int]) -> list[dict[str, Any]]:
@@ -115,8 +126,3 @@ def _total(values: Sequence[Any]) -> Any:
         names = sorted({name for value in values for name in value})
         return {name: sum(value.get(name, 0) for value in values) for name in names}
     return sum(values)
-
-
-def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
-    write_bytes(path, text.encode())

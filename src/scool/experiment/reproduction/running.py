@@ -21,6 +21,7 @@ from scool.experiment.reproduction.matching import conflicts
 from scool.experiment.reproduction.plan import Job
 from scool.experiment.run import Interrupted
 from scool.recording.folder import RunFolder, is_taken
+from scool.recording.writer import RunWriter
 
 Watch = Callable[[Job], AbstractContextManager[Recorder]]
 
@@ -171,7 +172,7 @@ def _run(job: Job, resume: bool, shelf: Shelf, watch: Watch) -> None:
     config: RunConfig = job.config
     seed = config.settings.seed
     federation = shelf.federation(config.settings.data, seed)
-    light = LightRecords(job.folder, federation, config.settings.rounds, pictures=job.has_pictures)
+    light = LightRecords(federation, config.settings.rounds, pictures=job.has_pictures)
     try:
         with watch(job) as console:
             execute(
@@ -182,5 +183,5 @@ def _run(job: Job, resume: bool, shelf: Shelf, watch: Watch) -> None:
                 federation=federation,
             )
     except QuarantineError as error:
-        RunFolder.open(job.folder).update_header(status="diverged", reason=str(error))
+        RunWriter.open(job.folder).update_header(status="diverged", reason=str(error))
     tidy(job.folder)

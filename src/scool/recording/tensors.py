@@ -1,0 +1,165 @@
+"""Sealed files of tensors: safetensors that say what they are, whose they are, and their checksums.
+
+The metadata have one entry, `scool`, a JSON object: the format, the run, whatever the kind of file
+needs, the SHA-256 of every tensor (type, shape and bytes), and a seal over all of these. So single
+tensors can be read and verified without the rest.
+"""
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from scool.errors import RunError
+from scool.recording.disk import MIB, Bytes, open_plain, write_bytes
+from scool.recording.seals import SEAL, check_seal, with_seal
+
+VERSION = 2
+LARGEST_HEADER = 64 * MIB
+_TYPES = {
+    torch.float64: "F64",
+    torch.int64: "I64",
+    torch.float32: "F32",
+    torch.int32: "I32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+class TensorFile(NamedTuple):
+    """What a file of tensors holds."""
+
+    about: dict[str, Any]
+    tensors: dict[str, Tensor]
+    seal: str | None
+    """None in files of versions that sealed nothing."""
+
+
+def write_tensors(
+    path: Path,
+    kind: str,
+    tensors: Mapping[str, Tensor],
+    run: str | None,
+    about: Mapping[str, Any] | None = None,
+    durable: bool = True,
+) -> str:
+    """Write a sealed file; equal tensors give equal bytes. Its seal.
+
+    The bytes go to the disk as they lie in memory: a copy of a large state would keep the
+    interpreter, and so the training beside it, waiting.
+    """
+    host = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    names = sorted(host, key=lambda name: (-host[name].element_size(), name))  # keeps them aligned
+    sums = {name: _sum_of(host[name]) for name in sorted(names)}
+    sealed = with_seal(
+        {"format": f"scool-{kind}-{VERSION}", "run": run, **(about or {}), "tensors": sums}
+    )
+    header: dict[str, Any] = {"__metadata__": {"scool": json.dumps(sealed)}}
+    end = 0
+    for name in names:
+        start, end = end, end + host[name].numel() * host[name].element_size()
+        shape, place = list(host[name].shape), [start, end]
+        header[name] = {"dtype": _TYPES[host[name].dtype], "shape": shape, "data_offsets": place}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    content = (_bytes_of(host[name]) for name in names)
+    write_bytes(path, struct.pack("<Q", len(text)), text, *content, durable=durable)
+    return sealed[SEAL]
+
+
+def read_tensors(
+    path: Path, kind: str, run: str | None = None, names: Collection[str] | None = None
+) -> TensorFile:
+    """Read and verify a file of tensors.
+
+    Args:
+        kind: what it has to be.
+        run: whose it has to be; None: anybody's, and files of older versions, which have no seal,
+            are read, too.
+        names: which tensors, where they are there; None: all.
+
+    Raises:
+        ValueError: it is not what was written there; says why in words that follow "NAME is
+            damaged: ".
+        OSError: it cannot be opened.
+    """
+    try:
+        with open_plain(path) as file:
+            _check_header(file.read(8), os.fstat(file.fileno()).st_size)
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {}).get("scool", "{}"))
+            if not isinstance(about, dict):
+                raise ValueError("its description is not a JSON object")
+            keys = set(file.keys())
+            wanted = sorted(keys if names is None else keys & set(names))
+            # Cloned, because the file's tensors are not aligned as fresh ones are, and the last
+            # bit of a sum can depend on that.
+            tensors = {name: file.get_tensor(name).clone() for name in wanted}
+    except (SafetensorError, RecursionError, MemoryError, RuntimeError) as error:
+        raise ValueError(str(error) or type(error).__name__) from error
+    if about.get("format") in (None, f"scool-{kind}-1") and SEAL not in about:
+        if run is not None:
+            raise ValueError("it has no checksum: it is not of this run")
+        return TensorFile(about, tensors, None)
+    if about.get("format") != f"scool-{kind}-{VERSION}":
+        raise ValueError(
+            f"its format is {str(about.get('format'))!r}, and this version of scool reads "
+            f"'scool-{kind}-{VERSION}'"
+        )
+    check_seal(about)
+    if run is not None and about.get("run") != run:
+        raise ValueError("it belongs to another run")
+    sums = about["tensors"]
+    if not isinstance(sums, dict) or set(sums) != keys:
+        raise ValueError("it has other tensors than its description")
+    for name, tensor in tensors.items():
+        if _sum_of(tensor) != sums[name]:
+            raise ValueError(f"the bytes of {name!r} do not match their checksum")
+    return TensorFile(about, tensors, about[SEAL])
+
+
+def damaged(path: Path, error: Exception, remedy: str = "") -> RunError:
+    """One sentence about a file that cannot be used, and perhaps one about what to do."""
+    more = f". {remedy}" if remedy else ""
+    if isinstance(error, FileNotFoundError):
+        return RunError(f"{path} is missing{more}")
+    if isinstance(error, OSError):
+        return RunError(f"{path} cannot be read: {error.strerror}{more}")
+    return RunError(f"{path} is damaged: {error}{more}")
+
+
+def _check_header(start: bytes, size: int) -> None:
+    """Look whether the header can be as long as it says, before anybody reserves memory for it."""
+    if len(start) < 8:
+        raise ValueError("it is cut off")
+    length = struct.unpack("<Q", start)[0]
+    if length > min(size - 8, LARGEST_HEADER):
+        raise ValueError(f"its header claims {length} bytes, and the file has {size}")
+
+
+def _sum_of(t: Tensor) -> str:
+    sha = hashlib.sha256(f"{t.dtype}/{tuple(t.shape)}/".encode())
+    for part in _parts(_bytes_of(t)):
+        sha.update(part)
+    return sha.hexdigest()
+
+
+def _bytes_of(t: Tensor) -> memoryview:
+    return t.contiguous().flatten().view(torch.uint8).numpy().data
+
+
+def _parts(content: Bytes, size: int = 16 * MIB) -> Iterator[Bytes]:
+    """Pieces of moderate size: hashing one lets other threads work."""
+    for start in range(0, len(content), size):
+        yield content[start : start + size]
