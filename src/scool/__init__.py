@@ -9,6 +9,10 @@ torch.Size([4, 4])
 
 __version__ = "0.1.0"
 
+from scool import isolation
+
+isolation.leave_working_directory()  # before anything is imported that might lie there
+
 from scool.algorithms import (
     CGA,
     DPSGD,

@@ -20,6 +20,7 @@ from scool.engines.sharded_ranks import RankLost, join_group, leave_group
 from scool.errors import ConfigError, QuarantineError, RunError, ScoolError, require
 from scool.experiment.config import RunConfig, execute
 from scool.experiment.run import Interrupted
+from scool.isolation import python_command
 
 LOOPBACK = "127.0.0.1"
 START = 120  # seconds that the ranks may take to find each other
@@ -181,7 +182,7 @@ def _local(size: int) -> Iterator[None]:
     mine |= {"OMP_NUM_THREADS": str(threads)}
     followers = [
         subprocess.Popen(
-            [sys.executable, "-c", "from scool.cli.ranks import follow; follow()"],
+            python_command("from scool.cli.ranks import follow; follow()"),
             env=os.environ | mine | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

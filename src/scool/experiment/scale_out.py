@@ -24,6 +24,7 @@ from scool.engines.sharded import ShardedEngine
 from scool.engines.sharded_ranks import Ranks, join_group, leave_group
 from scool.errors import RunError, require
 from scool.evaluation.accuracy import evaluate
+from scool.isolation import python_command
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
 from scool.models import mlp, parameters_of
@@ -74,7 +75,7 @@ def _measure(clients: int, ranks: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         words = [folder, str(clients), str(ranks)]
         processes = [
-            subprocess.Popen([sys.executable, "-c", program, *words, str(rank)], env=environment)
+            subprocess.Popen(python_command(program, *words, str(rank)), env=environment)
             for rank in range(ranks)
         ]
         try:
