@@ -11,15 +11,17 @@ from scool.isolation import HOME, leave_working_directory, python_command
 
 SCOOL = str(Path(sys.executable).with_name("scool"))
 NAMES = ("torch", "json", "numpy", "subprocess", "sitecustomize", "usercustomize", "scool")
+STYLE = "text.usetex: True\ntext.latex.preamble: \\undefined\n"
 TINY = "--dataset synthetic --clients 4 --rounds 1 --model linear --device cpu --quiet".split()
 
 
 def plant(folder: Path, names: tuple[str, ...] = NAMES) -> Path:
-    """Modules that leave a mark when they are executed."""
+    """Modules that leave a mark when they are executed, and a style with LaTeX that fails."""
     folder.mkdir(exist_ok=True)
     for name in names:
         mark = str(folder / f"{name}.executed")
         (folder / f"{name}.py").write_text(f"open({mark!r}, 'w').close()\nraise SystemExit(9)\n")
+    (folder / "matplotlibrc").write_text(STYLE)
     return folder
 
 
@@ -44,6 +46,7 @@ def test_a_run_folder_of_a_stranger_is_resumed_and_repeated_by_two_ranks(tmp_pat
 
 
 def test_a_comparison_with_its_figures(tmp_path: Path) -> None:
+    """A text that is drawn in the style of the folder calls LaTeX, which fails."""
     folder = plant(tmp_path / "here")
     words = ("compare", "--methods", "local,dpsgd", *TINY, "--ranks", "2", "--out", "both")
     unharmed(folder, SCOOL, *words)

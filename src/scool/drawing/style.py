@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, final
 
-import matplotlib
+import matplotlib.style
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
@@ -46,8 +46,12 @@ _RC: dict[Any, Any] = {
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Draw in the style of the library, whatever the program around it has set."""
-    with matplotlib.rc_context(_RC):
+    """Draw in the style of the library, whatever the program around it has set.
+
+    Nothing is taken from a `matplotlibrc` either: matplotlib also reads one from the working
+    directory, which could call LaTeX with a preamble of its own.
+    """
+    with matplotlib.style.context(["default", _RC]):
         yield
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import matplotlib.style
 import numpy as np
 
 from scool.drawing.order import shown_order
@@ -12,6 +13,7 @@ from scool.recording.disk import write_bytes
 from scool.report.plots_graph import Panel, draw_panels
 
 
+@matplotlib.style.context("default")  # nothing from a matplotlibrc, see `styled`
 def accuracy_figure(results: Mapping[str, Sequence[Result]], path: Path) -> None:
     """Mean test score of all clients over rounds, a line a method, a band over seeds."""
     is_class = next(iter(results.values()))[0].federation.task == "classification"
