@@ -231,8 +231,8 @@ def test_released_weights_are_a_sigmoid_of_the_loss():
     s = prior.init(100, {}, 0)
     plain = torch.sigmoid(evidence.log_lik / T)
     rng = torch.Generator().manual_seed(0)
-    w, omega = released_sweeps(evidence.log_lik, s.alpha, s.B, T, rng)
-    assert (w - plain).abs().mean() < 2e-3
+    log_w, omega = released_sweeps(evidence.log_lik, s.alpha, s.B, T, rng)
+    assert (log_w.exp() - plain).abs().mean() < 2e-3
     assert omega.sum(1).max() < 0.9  # the normaliser has swallowed the block prior
     right = SBM(2, temperature=T, sweeps=2, init_mode="random")
     corrected = right.e_step(right.init(100, {}, 0), evidence).w
@@ -246,7 +246,7 @@ def test_released_sweeps_are_two_and_give_the_w_between_them(temperature):
     log_lik = noise(K, 3, scale=1.0).log_lik
     state = SBM(M, compat="released").init(K, {}, 0)
     rng = torch.Generator().manual_seed(4)
-    w, omega = released_sweeps(log_lik, state.alpha, state.B, temperature, rng)
+    log_w, omega = released_sweeps(log_lik, state.alpha, state.B, temperature, rng)
 
     rng = torch.Generator().manual_seed(4)  # the same draws once more
     gamma = 1 - torch.rand(K, M, dtype=torch.float64, generator=rng)
@@ -255,7 +255,7 @@ def test_released_sweeps_are_two_and_give_the_w_between_them(temperature):
     orders = [torch.randperm(K, generator=rng).tolist() for _ in range(2)]
     arrays = (x.numpy() for x in (log_lik, state.alpha, state.B))
     expected = two_sweeps(*arrays, temperature, gamma.numpy(), start.numpy(), orders)
-    torch.testing.assert_close(w, torch.as_tensor(expected[0]))
+    torch.testing.assert_close(log_w.exp(), torch.as_tensor(expected[0]))
     torch.testing.assert_close(omega, torch.as_tensor(expected[1]))
 
 
@@ -270,6 +270,22 @@ def test_released_rows_are_normalised_over_the_neighbours():
     assert (first.w[~evidence.seen] == 0).all() and (first.w[0] == 0).all()
     assert torch.equal(prior.e_step(state, evidence).w, first.w)
     assert not torch.equal(prior.e_step(first, evidence).w, first.w)  # a new draw every round
+
+
+@pytest.mark.parametrize("strangers", [0, 1])
+def test_released_rows_that_underflow_are_the_limit_of_the_formula(strangers):
+    """sigmoid(x - c) is proportional to exp(x) where c is large; clients that a row has not met
+    change nothing."""
+    K = 2 + strangers
+    met = torch.ones(K, K, dtype=torch.bool)
+    met[:2, 2:] = met[2:, :2] = False
+    prior, log_lik = SBM(1, compat="released"), torch.full((K, K), -1.0).double()
+    gap = torch.tensor([[0.0, 0.7], [-0.4, 0.0]]).double()
+    for depth in (100.0, 800.0, 5000.0):  # the first does not underflow
+        log_lik[:2, :2] = gap - depth
+        w = prior.e_step(prior.init(K, {}, 0), Evidence(log_lik, met)).w
+        torch.testing.assert_close(w[:2, :2], gap.softmax(1))
+        assert (w[~met] == 0).all() and bool(w.isfinite().all())
 
 
 def test_the_e_step_ends_with_w():

@@ -4,10 +4,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from scool.contracts import Evidence
 from scool.priors.dirichlet import expected_log_pi
+from scool.priors.safe_math import masked_log_softmax
 
 if TYPE_CHECKING:
     from scool.priors.sbm import SBMState
@@ -21,14 +23,14 @@ def released_w(
 ) -> "SBMState":
     """A new state every round, two sweeps, rows normalised over all columns, then over N_i.
 
-    Pairs that are not neighbours enter with log-likelihood 0, the largest there is.
+    The second normalisation undoes the first, so only the second is computed, in log space: a row
+    whose weights all underflow is still the limit of the formula. Pairs that are not neighbours
+    enter the sweeps with log-likelihood 0, the largest there is.
     """
     seen = evidence.seen.bool().cpu()
     log_lik = torch.where(seen, evidence.log_lik.double().cpu(), 0.0)
-    w, omega = released_sweeps(log_lik, state.alpha, state.B, temperature, rng)
-    w = w / w.sum(1, keepdim=True)
-    w = torch.where(seen, w, 0.0)
-    w = w / w.sum(1, keepdim=True).clamp(min=torch.finfo(w.dtype).tiny)
+    log_w, omega = released_sweeps(log_lik, state.alpha, state.B, temperature, rng)
+    w = masked_log_softmax(log_w, seen).exp()
     started = torch.ones_like(state.started)
     return state._replace(w=w, omega=omega, gamma=state.alpha + omega, started=started)
 
@@ -36,7 +38,7 @@ def released_w(
 def released_sweeps(
     log_lik: Tensor, alpha: Tensor, B: Tensor, temperature: float, rng: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """The weights before row normalisation, and Omega whose rows need not sum to one.
+    """log w before row normalisation, and Omega whose rows need not sum to one.
 
     w is the one computed at the start of the last sweep; j = i is a column like any other in w and
     is left out of Omega.
@@ -46,13 +48,14 @@ def released_sweeps(
     draws = _gamma_draws(gamma, rng).clamp(min=torch.finfo(gamma.dtype).tiny)
     omega = draws / draws.sum(1, keepdim=True)
     on, off = (B + SMALL).log(), (1 - B + SMALL).log()
-    w = log_lik
+    logits = log_lik
     for _ in range(SWEEPS):
-        w = torch.sigmoid((log_lik + omega @ (on - off) @ omega.T) / temperature)
+        logits = (log_lik + omega @ (on - off) @ omega.T) / temperature
+        w = logits.sigmoid()
         for i in map(int, torch.randperm(K, generator=rng)):
             omega[i] = _omega_row(i, w, omega, gamma[i], on, off)
             gamma[i] = alpha + omega[i]
-    return w, omega
+    return F.logsigmoid(logits), omega
 
 
 def _gamma_draws(shape: Tensor, rng: torch.Generator) -> Tensor:
