@@ -204,7 +204,8 @@ class Engine(Protocol):
         ...
 
     def cross_gradient(self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int) -> Tree:
-        """sum_j w_ij grad L(batch_j; theta_i), each batch the first of client j in that round."""
+        """sum_j w_ij grad L(batch_j; theta_i) over the nonzero w_ij, each batch the first of client
+        j in that round; 0 for a client in quarantine."""
         ...
 
     def gradient(self, theta: Tree, split: Split) -> Trained:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from engines.sharded_world import sharded
 from scool.algorithms import DPSGD, LocalOnly, SCooL
 from scool.algorithms.aggregate import mix_updates
 from scool.contracts import Engine, Evidence, SelfMode
@@ -18,6 +19,7 @@ from scool.graph.topology import mixing_matrix
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
 from scool.learning.losses import LOSSES
+from scool.models import parameters_of
 from scool.priors import MMSBM, SBM, Attention, Dirac, GraphPrior
 from scool.types import Params, Tree
 from toys import (
@@ -38,6 +40,7 @@ from toys import (
 SIZES = (5, 4, 8, 6, 7)
 K = len(SIZES)
 FULL = LocalSGD(lr=0.1, epochs=3, batch_size=20)  # whole data sets: batches without chance
+DECAY = LocalSGD(lr=0.1, steps=1, batch_size=20, weight_decay=0.1)
 ALL = CrossDraw(cross_samples=0)
 
 
@@ -622,6 +625,32 @@ def test_nan_in_one_client_leaves_the_others_finite(scool: SCooL) -> None:
     assert bool(graph.isfinite().all())
     if scool.prior.mixes == "updates":
         assert bool((graph[[0, 2, 3, 4], 1] == 0).all())
+
+
+@pytest.mark.parametrize("build", [LocalEngine, sharded])
+@pytest.mark.parametrize("value", [1e308, torch.inf])
+@pytest.mark.parametrize(
+    "scool",
+    [
+        SCooL(prior=SBM(num_blocks=2), sgd=DECAY, cross_gradient="exact"),
+        SCooL(prior=SBM(num_blocks=2), sgd=DECAY, cross_gradient="exact", model_precision=0.1),
+        SCooL(prior=SBM(num_blocks=2), sgd=DECAY, model_coupling=0.1),
+        SCooL(prior=Dirac(), sgd=DECAY),
+    ],
+)
+def test_a_client_in_quarantine_keeps_its_model_to_the_bit(
+    scool: SCooL, value: float, build: Any
+) -> None:
+    module = softmax_regression(outputs=2)
+    engine = build(regression(SIZES), module, seed=3, device="cpu")
+    state = scool.init(engine, parameters_of(module))
+    state.theta["0.weight"][1] = value  # its loss is not finite
+    kept = {n: t[1].clone() for n, t in state.theta.items()}
+    for round in range(2):
+        state, _ = scool.step(engine, state, round)
+    assert engine.active.tolist() == [True, False, True, True, True]
+    assert_trees_equal({n: t[1] for n, t in state.theta.items()}, kept)
+    assert is_finite({n: t[[0, 2, 3, 4]] for n, t in state.theta.items()})
 
 
 def test_mix_updates_leaves_lonely_clients_alone() -> None:

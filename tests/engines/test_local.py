@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from engines.sharded_world import sharded
 from scool.data.arrays import from_arrays
 from scool.data.federation import Federation
 from scool.data.transform import ImageTransform
@@ -20,6 +22,7 @@ from scool.evaluation.accuracy import correct
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, draw_samples, plan_batches
 from scool.learning.losses import LOSSES
+from scool.models import parameters_of
 from scool.models.dropout import StreamDropout
 from scool.randomness import derive, uniform
 from scool.types import Params, Tree
@@ -619,6 +622,27 @@ def test_cross_gradients_of_the_others_survive_nan_inputs() -> None:
     for name in theta:
         for i in (0, 2, 3):
             torch.testing.assert_close(found[name][i], expected[name][i])
+
+
+@pytest.mark.parametrize("build", [LocalEngine, sharded])
+def test_cross_gradients_of_weight_0_do_not_count_even_if_they_are_not_finite(build: Any) -> None:
+    """The loss of model 1 is finite on the data of client 1 alone, that of model 2 on none."""
+    federation = regression()
+    x = federation.train.x.clone()
+    x[federation.train.index[1]] = 0.0
+    federation = replace(federation, train=federation.train._replace(x=x))
+    module = softmax_regression(outputs=2)
+    engine = build(federation, module, seed=3, device="cpu")
+    engine.restore_quarantine({2: "loss"})
+    theta = engine.replicate(parameters_of(module))
+    theta["0.weight"][1:3] = 1e308
+    w, sgd = row_stochastic(K), LocalSGD(steps=1, batch_size=20)
+    w[1] = torch.eye(K)[1]
+    found = engine.cross_gradient(theta, w, sgd, 0)
+    assert is_finite(found) and all(not t[2].any() for t in found.values())
+    alone = engine.gradient(theta, "train").theta
+    for name, t in found.items():
+        torch.testing.assert_close(t[1], alone[name][1])
 
 
 def test_an_infinite_model_in_quarantine_does_not_leak_into_a_mix() -> None:

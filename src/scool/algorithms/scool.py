@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from scool.algorithms.aggregate import mix_updates, per_client
+from scool.algorithms.exchange import choose
 from scool.algorithms.parts import only, split_names
 from scool.algorithms.scool_checks import check_options
 from scool.contracts import Engine, Evidence, Prior
@@ -292,14 +293,16 @@ class SCooL:
         self, engine: Engine, state: SCooLState, theta: Tree, pulls: list[Tree], round: int
     ) -> Tree:
         r"""$\theta_i \leftarrow \theta_i - \eta S G_i$ with the gradient of the prior at
-        $\theta^t$: $\lambda \theta_i$ of the Gaussian and the pulls of the graph."""
+        $\theta^t$: $\lambda \theta_i$ of the Gaussian and the pulls of the graph. A client in
+        quarantine keeps the model it came with."""
         if self.model_precision:
             pulls = [{n: self.model_precision * t for n, t in state.theta.items()}, *pulls]
         steps = self.sgd.steps_per_round(engine.sizes) * engine.active
         length = self.sgd.rate(round) * steps[engine.owned.cpu()]
         for pull in pulls:
             theta = theta | {n: theta[n] - per_client(length, g) * g for n, g in pull.items()}
-        return theta
+        active = engine.active
+        return theta if bool(active.all()) else choose(engine, active, theta, state.theta)
 
     def _laplacian(self, engine: Engine, theta: Tree, w: Tensor, partners: Tensor) -> Tree:
         r"""$\lambda \sum_j \frac{w_{ij} + w_{ji}}{2} (\theta_i - \theta_j)$, case 1.2 x 2.1."""

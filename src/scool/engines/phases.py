@@ -78,7 +78,25 @@ def mixed_gradients(
     model: Functional, loss: Loss, theta: Tree, batch: Batch, weights: Tensor, models: int
 ) -> Tree:
     r"""$\sum_j w_{ij} \nabla L(b_j; \theta_i)$ of m models, weights (m, K), for the batches of K
-    clients; so many models at a time."""
+    clients; so many models at a time. A batch of weight 0 does not count, whatever it gives."""
+    found = _weighted_gradients(model, loss, theta, batch, weights, models)
+    for i in (~_finite(found)).nonzero()[:, 0].tolist():  # 0 times infinity is NaN
+        used = weights[i] != 0
+        own = {name: t[i : i + 1] for name, t in theta.items()}
+        again = {name: torch.zeros_like(t) for name, t in own.items()}
+        if bool(used.any()):
+            few = Batch(batch.x[used], batch.y[used], batch.weight[used])
+            row = weights[i : i + 1, used]
+            again = _weighted_gradients(model, loss, own, few, row, models)
+        for name, g in again.items():
+            found[name][i] = g[0]
+    return found
+
+
+def _weighted_gradients(
+    model: Functional, loss: Loss, theta: Tree, batch: Batch, weights: Tensor, models: int
+) -> Tree:
+    """The same as a plain sum."""
     x, y, here, _ = batch
     share = (here / here.sum(dim=1, keepdim=True).clamp(min=1)).flatten()
     x, y = x.flatten(0, 1), y.flatten(0, 1)
