@@ -184,7 +184,9 @@ class Engine(Protocol):
 
     def mix(self, w: Tensor, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:
         """out_i = sum_j w_ij x_j over the nonzero w_ij; the share of a client in quarantine goes to
-        the rest of the row. `overwrite`: the result may take the place of the tree in memory."""
+        the rest of the row. w is (K, K) and finite, which is checked; signs and sums of rows are
+        the method's own business. `overwrite`: the result may take the place of the tree in
+        memory."""
         ...
 
     def fetch(self, tree: Tree, pairs: Tensor) -> None:
@@ -238,10 +240,11 @@ class Engine(Protocol):
 class Algorithm(Protocol[S]):
     """One method. The dataclass is the method: its options are its fields. S has a field `theta`;
     Info has `train_loss` and `graph`, the weights that were mixed with (the identity where nothing
-    is mixed). One that judges by validation data has a field `validation`, their share; one that
-    trains other models than those in `theta` has `trains_theta = False`; one whose options name
-    files has a method `complete`, which gives the same with what they hold, so that records hold
-    it too."""
+    is mixed): finite, and 0 or more with rows that sum to one, unless the method has
+    `averages = False`. One that judges by validation data has a field `validation`, their
+    share; one that trains other models than those in `theta` has `trains_theta = False`; one
+    whose options name files has a method `complete`, which gives the same with what they hold,
+    so that records hold it too."""
 
     def init(self, engine: Engine, theta0: Params) -> S: ...
     def step(self, engine: Engine, state: S, round: int) -> tuple[S, Info]: ...

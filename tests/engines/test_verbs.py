@@ -1,16 +1,22 @@
 """The verbs that the baselines need, each against a naive computation in float64."""
 
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from engines.sharded_world import sharded
 from scool.data.validation import with_validation
 from scool.engines.local import LocalEngine
 from scool.engines.workers import LARGE
+from scool.errors import ConfigError
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Pull, plan_batches
 from scool.learning.losses import LOSSES
+from scool.models import parameters_of
 from scool.types import Params, Tree
 from toys import (
     SIZES,
@@ -246,3 +252,32 @@ def test_inner_products_and_mixing_what_is_held() -> None:
     w = torch.full((K, K), 1 / K, dtype=torch.float64)
     assert_trees_equal(engine.mix(w, a, via="held"), engine.mix(w, a))
     assert engine.ledger.total_messages == K * (K - 1)  # of the second mix alone
+
+
+@pytest.mark.parametrize("build", [LocalEngine, sharded])
+def test_weights_are_of_every_pair_and_finite(build: Any) -> None:
+    engine = build(poisoned(classification(), 1), tanh_net(), seed=3, device="cpu")
+    theta = engine.replicate(parameters_of(tanh_net()))
+    w = torch.full((K, K), 1 / K, dtype=torch.float64)
+    odd = w.clone()
+    odd[0, 2], odd[3, 1] = torch.nan, torch.inf  # also where the share of another cannot be told
+    mix = partial(engine.mix, tree=theta)
+    for verb in (mix, lambda w: engine.cross_gradient(theta, w, LocalSGD(steps=1), 0)):
+        for wrong in (w[:, 1:], w[1:], w[None], w.flatten()):
+            with pytest.raises(ConfigError, match=r"^w = \(.*give a tensor .* of shape \(4, 4\)$"):
+                verb(wrong)
+        with pytest.raises(ConfigError, match=r"not finite in 2 of 4 rows \(0, 3\): give finite"):
+            verb(odd)
+    assert engine.ledger.total_messages == 0  # nothing has travelled
+    w[1] = torch.nan
+    for name, t in mix(w).items():
+        assert torch.equal(t[1], theta[name][1]) and bool(t.isfinite().all())
+
+
+@pytest.mark.parametrize("build", [LocalEngine, sharded])
+def test_weights_may_be_negative_and_have_any_sum(build: Any) -> None:
+    engine = build(classification(), tanh_net(), seed=3, device="cpu")
+    theta = scattered(engine, parameters_of(tanh_net()))
+    w = torch.randn(K, K, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    expected = {n: torch.einsum("ij,j...->i...", w, t) for n, t in theta.items()}
+    assert_trees_close(engine.mix(w, theta), expected)

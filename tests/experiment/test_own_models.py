@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import scool
 from scool.cli.main import dispatch
 from scool.errors import ConfigError, ModelError, RunError
-from toys import classification
+from toys import classification, poisoned
 
 
 class WithScale(nn.Module):
@@ -171,11 +171,53 @@ class Broken:
             lambda state, info: (state, {**info, "graph": torch.eye(3)}),
             r"info\['graph'\] = \(3, 3\)",
         ),
+        (
+            lambda state, info: (state, {**info, "graph": torch.eye(4) * torch.inf}),
+            r"Broken.step gave info\['graph'\] with weights that are not finite: give finite",
+        ),
+        (
+            lambda state, info: (state, {**info, "graph": 2 * torch.eye(4) - 0.25}),
+            r"with a weight of -0.25: give weights of 0 or more .*, or put `averages = False`",
+        ),
+        (
+            lambda state, info: (state, {**info, "graph": torch.full((4, 4), 1.5)}),
+            r"info\['graph'\] with a row that sums to 6: give weights of 0 or more",
+        ),
     ],
 )
 def test_a_method_that_breaks_the_contract_is_named(give: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         scool.fit(classification(), "linear", Broken(give), rounds=1, device="cpu")
+
+
+def test_a_method_may_take_other_sums_than_averages() -> None:
+    signed = Broken(lambda state, info: (state, {**info, "graph": 7 * torch.eye(4) - 1}))
+    signed.averages = False  # type: ignore[attr-defined]
+    for options in ({}, {"slow_momentum": 0.5}):
+        scool.fit(classification(), "linear", signed, rounds=1, device="cpu", **options)
+    paper = scool.SCooL(prior=scool.SBM(2), weighting="paper")
+    result = scool.fit(classification(), "linear", paper, rounds=1, device="cpu")
+    assert float(result.graphs[0].sum(dim=1).max()) > 1.01
+
+
+@pytest.mark.parametrize(
+    ("odd", "words"),
+    [
+        (lambda w: w[:, :3], r"w = \(4, 3\) is not possible: give a tensor .* shape \(4, 4\)$"),
+        (lambda w: w.numpy(), "w = ndarray is not possible: give a tensor"),
+        (lambda w: w * torch.nan, r"not finite in 3 of 4 rows \(0, 2, 3\): give finite weights"),
+        (lambda w: w.fill_diagonal_(torch.inf), "w has weights that are not finite in 3 of 4 rows"),
+    ],
+)
+def test_a_method_that_mixes_with_odd_weights_is_told_so(odd: Any, words: str) -> None:
+    """Client 1 is in quarantine: what its row says does not matter."""
+
+    class Mixer(Broken):
+        def step(self, engine: Any, state: Any, round: int) -> Any:
+            engine.mix(odd(torch.full((4, 4), 0.25)), state.theta)
+
+    with pytest.raises(ConfigError, match=words):
+        scool.fit(poisoned(classification(), 1), "linear", Mixer(print), rounds=1, device="cpu")
 
 
 def test_a_prior_that_breaks_the_contract_is_named() -> None:
@@ -189,6 +231,9 @@ def test_a_prior_that_breaks_the_contract_is_named() -> None:
             return state._replace(w=state.w * torch.nan)
 
     with pytest.raises(ConfigError, match=r"e_step of Odd gave w of shape \(4, 4\), 16 entries"):
+        scool.fit(classification(), "linear", scool.SCooL(prior=Odd()), rounds=1, device="cpu")  # type: ignore[arg-type]
+    Odd.e_step = lambda self, state, evidence: state._replace(w=state.w - 0.5)  # type: ignore[assignment]
+    with pytest.raises(ConfigError, match="0 entries of it not finite and 16 negative: give"):
         scool.fit(classification(), "linear", scool.SCooL(prior=Odd()), rounds=1, device="cpu")  # type: ignore[arg-type]
     Odd.mixes = "update"
     with pytest.raises(ConfigError, match="unknown mixes of Odd 'update': did you mean 'updates'"):

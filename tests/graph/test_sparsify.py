@@ -63,6 +63,8 @@ def test_without_keeps_row_sums_and_isolates_the_inactive() -> None:
     expected = [[1, 0, 0], [0, 1, 0], [0, 2 / 3, 4 / 3]]
     torch.testing.assert_close(found, torch.tensor(expected).double())
     assert without(w, torch.ones(3, dtype=torch.bool)) is w
+    w[0] = torch.nan  # what it would do if it were active
+    torch.testing.assert_close(without(w, active), found)
 
 
 def test_peers_are_drawn_in_proportion_to_their_weights() -> None:

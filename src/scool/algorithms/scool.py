@@ -111,6 +111,11 @@ class SCooL:
         auto = self.prior.mixes == "updates"
         return auto if self.likelihood == "auto" else self.likelihood == "shared"
 
+    @property
+    def averages(self) -> bool:
+        """Whether the rows of the graph sum to one."""
+        return self.weighting == "row"
+
     def _shared(self, tree: Tree) -> Tree:
         """What may be mixed, of a model or of many."""
         return only(tree, split_names(tree, self.personal).shared)

@@ -22,12 +22,11 @@ from scool.engines.edges import Edges, edges_of, to_matrix
 from scool.engines.formulation import Formulation, Precision
 from scool.engines.ledger import Ledger
 from scool.engines.memory import Room, clients_at_once, samples_at_once, tensor_cores
-from scool.engines.mixing import mix_tensor, mixer
+from scool.engines.mixing import checked_weights, mix_tensor, mixer
 from scool.engines.phases import LocalPhases, mixed_gradients
 from scool.engines.samples import Samples
 from scool.engines.whole_split import mean_gradient, mean_metric
 from scool.errors import BROKEN_DATA, not_finite
-from scool.graph.normalise import without
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Pull, Rule
 from scool.learning.losses import LOSSES
@@ -187,7 +186,7 @@ class LocalEngine(CommonVerbs):
 
     def mix(self, w: Tensor, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:
         active = self.active
-        w = without(w.double().cpu(), active)
+        w = checked_weights(w, active)
         edges = edges_of(w)
         count_mix(self.ledger, tree, edges, active, via)
         share, shape = w[edges.i, edges.j], (len(w), len(w))
@@ -229,7 +228,7 @@ class LocalEngine(CommonVerbs):
             return self._room.fit(work).cpu().double()
 
     def cross_gradient(self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int) -> Tree:
-        w = without(w.double().cpu(), self.active) * self.active[:, None]
+        w = checked_weights(w, self.active) * self.active[:, None]
         count_cross_gradient(self.ledger, theta, edges_of(w))
         gradients, samples = self.first_batch_gradients(theta, w, sgd, round)
         self.ledger.add_samples(samples)

@@ -1,16 +1,39 @@
 """Weighted sums of many models: a product with a matrix of weights that is mostly zeros, or not."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from scool.engines.edges import Edges
+from scool.errors import ConfigError, first_few
+from scool.graph.normalise import without
 
 LARGE = 500 * 500  # weights from which on it pays to look for zeros
 BLOCK = 2**22  # numbers that are mixed at a time where the result takes their place
 THIN = 0.2  # share of nonzero weights up to which a sum over the edges is faster
+
+
+def checked_weights(w: Any, active: Tensor) -> Tensor:
+    """(K, K) the weights of a mix on the CPU, the share of clients in quarantine given to others.
+
+    Raises:
+        ConfigError: w has another shape, or the row of an active client is not finite.
+    """
+    size = (len(active), len(active))
+    found = tuple(w.shape) if isinstance(w, Tensor) else type(w).__name__
+    if found != size:
+        raise ConfigError(f"w = {found} is not possible: give a tensor of weights of shape {size}")
+    w = without(w.double().cpu(), active)
+    odd = (~w.sum(dim=1).isfinite()).nonzero()[:, 0].tolist()
+    if odd:
+        raise ConfigError(
+            f"w has weights that are not finite in {len(odd)} of {len(w)} rows ({first_few(odd)}): "
+            "give finite weights, 0 for clients that are not mixed"
+        )
+    return w
 
 
 def mixer(

@@ -25,13 +25,12 @@ from scool.engines.edges import Edges, edges_of, to_matrix
 from scool.engines.formulation import Precision
 from scool.engines.ledger import Ledger
 from scool.engines.local import LocalEngine
-from scool.engines.mixing import mixer
+from scool.engines.mixing import checked_weights, mixer
 from scool.engines.placement import Placement
 from scool.engines.sharded_data import cut, rank_device
 from scool.engines.sharded_exchange import Exchange, take_rows
 from scool.engines.sharded_ranks import Ranks
 from scool.errors import not_finite
-from scool.graph.normalise import without
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Pull
 from scool.types import Params, Tree
@@ -160,7 +159,7 @@ class ShardedEngine(CommonVerbs):
     def mix(self, w: Tensor, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:
         del overwrite  # the rows travel while they are summed
         active = self.active
-        w = without(w.double().cpu(), active)
+        w = checked_weights(w, active)
         edges = edges_of(w)
         count_mix(self.ledger, tree, edges, active, via)
         edges = edges.take(active[edges.j])  # 0 times infinity is NaN: the quarantined stay out
@@ -212,7 +211,7 @@ class ShardedEngine(CommonVerbs):
 
     def cross_gradient(self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int) -> Tree:
         active = self.active
-        w = without(w.double().cpu(), active) * active[:, None]
+        w = checked_weights(w, active) * active[:, None]
         edges = edges_of(w)
         count_cross_gradient(self.ledger, theta, edges)
         samples = 0

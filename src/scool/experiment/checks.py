@@ -4,11 +4,14 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from scool.algorithms.between_rounds import unwrapped
 from scool.errors import ConfigError, ModelError, require
 
 PAGE = "see docs/own-prior-or-method.md"
+SLACK = 1e-3  # by which a row may miss 1: sums of many float32 weights are inexact
 
 
 def checked_model(build: Any) -> Callable[[], nn.Module]:
@@ -49,12 +52,14 @@ def check_method(algorithm: Any) -> None:
         raise ConfigError(f"{type(algorithm).__name__} has no method `step`: {PAGE}")
 
 
-def checked_step(name: str, outcome: Any, num_clients: int) -> tuple[Any, Mapping[str, Any]]:
-    """What a step of the method of that name gave back: the next state, and Info of the round.
+def checked_step(method: Any, outcome: Any, active: Tensor) -> tuple[Any, Mapping[str, Any]]:
+    """What a step of the method gave back: the next state, and Info of the round.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: it is something else, or the weights of an active client are not possible.
     """
+    method = unwrapped(method)
+    name = type(method).__name__
     is_pair = isinstance(outcome, tuple) and len(outcome) == 2 and isinstance(outcome[1], Mapping)
     if not is_pair:
         kind = type(outcome).__name__
@@ -65,14 +70,33 @@ def checked_step(name: str, outcome: Any, num_clients: int) -> tuple[Any, Mappin
         raise ConfigError(f"the state of {name} is a {kind} without `theta`, the models; {PAGE}")
     if "train_loss" not in info:
         raise ConfigError(f"{name}.step gave no info['train_loss'], the losses of training; {PAGE}")
-    graph, size = info.get("graph"), (num_clients, num_clients)
+    graph, size = info.get("graph"), (len(active), len(active))
     if not isinstance(graph, Tensor) or tuple(graph.shape) != size:
         found = tuple(graph.shape) if isinstance(graph, Tensor) else graph
         raise ConfigError(
             f"{name}.step gave info['graph'] = {found!r}: give the weights {size} that it mixed "
             f"with, the identity where it does not mix; {PAGE}"
         )
+    _check_graph(name, graph, active, getattr(method, "averages", True))
     return state, info
+
+
+def _check_graph(name: str, graph: Tensor, active: Tensor, averages: bool) -> None:
+    """Refuse weights that are not finite, or are not those of averages where these are promised."""
+    found = f"{name}.step gave info['graph']"
+    sums = graph.sum(dim=1, dtype=torch.float64).cpu()[active]
+    if not bool(sums.isfinite().all()):
+        raise ConfigError(f"{found} with weights that are not finite: give finite ones; {PAGE}")
+    if not averages or not len(sums):
+        return
+    lowest = float(graph.amin(dim=1).cpu()[active].min())
+    total = float(sums[(sums - 1).abs().argmax()])
+    if lowest < -SLACK or abs(total - 1) > SLACK:
+        what = f"a weight of {lowest:.4g}" if lowest < -SLACK else f"a row that sums to {total:.4g}"
+        raise ConfigError(
+            f"{found} with {what}: give weights of 0 or more whose rows sum to 1, or put "
+            f"`averages = False` into the class if it takes other sums; {PAGE}"
+        )
 
 
 def remarks(algorithm: Any, rounds: int) -> list[str]:

@@ -204,7 +204,7 @@ def fit(
                     is_last = t + 1 == rounds
                     began = time.perf_counter()
                     outcome = algorithm.step(engine, progress.state, t)
-                    state, info = checked_step(kind, outcome, engine.num_clients)
+                    state, info = checked_step(algorithm, outcome, engine.active)
                     check_anybody(engine)
                     info = as_mixed(info, engine.active)
                     is_evaluated = is_last or (t + 1) % eval_every == 0

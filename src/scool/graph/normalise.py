@@ -51,7 +51,8 @@ def normalise_rows(w: Tensor) -> Tensor:
 
 
 def without(w: Tensor, active: Tensor) -> Tensor:
-    """Give the share of inactive sources to the rest of each row; the inactive keep to themselves.
+    """Give the share of inactive sources to the rest of each row; the inactive keep to themselves,
+    even if their row is not finite.
 
     >>> without(torch.tensor([[0.5, 0.5], [0.5, 0.5]]), torch.tensor([True, False]))
     tensor([[1., 0.],
@@ -64,4 +65,5 @@ def without(w: Tensor, active: Tensor) -> Tensor:
     kept = w * active.to(w.dtype)
     rest = kept.sum(dim=1, keepdim=True)
     usable = (rest != 0) & active[:, None]
-    return torch.where(usable, kept * (total / torch.where(usable, rest, 1.0)), eye * total)
+    alone = eye * torch.where(active[:, None] | total.isfinite(), total, 1.0)
+    return torch.where(usable, kept * (total / torch.where(usable, rest, 1.0)), alone)

@@ -7,6 +7,8 @@ from torch import Tensor
 from scool.contracts import Evidence, Mixes, SelfMode
 from scool.errors import ConfigError, require, unknown
 
+SLACK = 1e-6  # a graph that a person gives may be as far below 0, see `check_mixing_matrix`
+
 
 def check_prior(prior: Any) -> None:
     """Refuse what is no prior.
@@ -23,8 +25,8 @@ def check_prior(prior: Any) -> None:
 
 
 def check_posterior(prior: Any, graph: Any, evidence: Evidence) -> None:
-    """Refuse a posterior that is no (K, K) matrix of numbers: rows of NaN would leave their
-    clients alone, and nobody would know.
+    """Refuse a posterior that is not a (K, K) matrix of finite weights of 0 or more: rows of NaN
+    would leave their clients alone, and nobody would know.
 
     Raises:
         ConfigError: names the prior and what is wrong.
@@ -35,10 +37,13 @@ def check_posterior(prior: Any, graph: Any, evidence: Evidence) -> None:
             f"e_step of {type(prior).__name__} gave {type(w).__name__} as w: give a state with a "
             f"tensor w of shape {size}; see docs/own-prior-or-method.md"
         )
-    if tuple(w.shape) == size and bool(w[evidence.seen].isfinite().all()):
-        return
-    odd = int((~w.isfinite()).sum())
+    if tuple(w.shape) == size:
+        measured = w[evidence.seen]
+        if bool(measured.isfinite().all()) and bool((measured >= -SLACK).all()):
+            return
+    odd, negative = int((~w.isfinite()).sum()), int((w < -SLACK).sum())
     raise ConfigError(
         f"e_step of {type(prior).__name__} gave w of shape {tuple(w.shape)}, {odd} entries of it "
-        f"not finite: give weights of shape {size}; see docs/own-prior-or-method.md"
+        f"not finite and {negative} negative: give weights of 0 or more of shape {size}; see "
+        "docs/own-prior-or-method.md"
     )
