@@ -135,6 +135,30 @@ def test_a_loaded_model_predicts_as_the_result_does(result: scool.Result) -> Non
         assert 100 * float(right) == pytest.approx(float(result.accuracy[client]))
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])  # the last in float32
+def test_nobody_predicts_from_what_is_not_finite(result: scool.Result, value: float) -> None:
+    assert result.run_dir is not None
+    model = scool.load_model(result.run_dir, 1)
+    x = result.federation.test.x[:9].double().numpy()
+    x[[0, 2], 3] = value
+    words = r"x has 2 of 9 rows .* as torch.float32 \(rows 0, 2\): fix these samples, or leave"
+    for predict in (model.predict, lambda x: result.predict(1, x)):
+        for inputs in (x, torch.from_numpy(x)):
+            with pytest.raises(ConfigError, match=words):
+                predict(inputs)
+        assert len(predict(x[3:])) == 6 and len(predict(x[:0])) == 0
+    x[:] = value
+    with pytest.raises(ConfigError, match=r"x has 9 of 9 rows .* \(rows 0, 1, 2, 3, 4, ...\)"):
+        model.predict(x)
+    assert not bool(model(x).isfinite().any())  # the outputs are there for who wants them
+
+
+def test_a_regression_does_not_predict_from_what_is_not_finite() -> None:
+    result = scool.fit(regression(), "linear", scool.LocalOnly(), rounds=1, device="cpu")
+    with pytest.raises(ConfigError, match="x has 1 of 3 rows"):
+        result.predict(0, np.array([[0.0] * 4, [0, 0, np.nan, 0], [1] * 4]))
+
+
 def test_exported_models_are_read_back(result: scool.Result, tmp_path: Path) -> None:
     files = result.export(tmp_path / "mine")
     assert [path.name for path in files[:3]] == [
