@@ -179,7 +179,7 @@ def drawn(view: View) -> str:
 def test_the_view_shows_what_a_person_wants_to_know() -> None:
     view = View("<b>[red]mine", rounds=4, spent=10.0)
     row = {"round": 0, "train_loss": 2.0, "accuracy_mean": 40.0, "bytes": 5000, "quarantined": {}}
-    view.add(row | {"blocks": [0, 1, 1], "elbo": 1.0}, torch.ones(3, 3))
+    view.add(row | {"blocks": [0, 1, None], "elbo": 1.0}, torch.ones(3, 3))
     worse = {"quarantined": {"2": "loss"}, "fallback": 1.0}
     new = view.add(row | {"round": 1, "train_loss": 1.0, **worse}, torch.eye(3))
     assert new == [

@@ -10,13 +10,16 @@ import pytest
 import torch
 from torch import nn
 
-from scool import DPSGD, SPDB, FedFomo, LocalOnly, LocalSGD, SCooL, Truth, fit
+from scool import DPSGD, IFCA, MMSBM, SPDB, FedFomo, LocalOnly, LocalSGD, SCooL, Truth, fit
 from scool.data.arrays import from_arrays
 from scool.data.federation import Federation
 from scool.engines.sharded_ranks import RankLost, Ranks
 from scool.errors import ConfigError, ModelError, QuarantineError, RunError
+from scool.evaluation.accuracy import Scores
 from scool.experiment import progress
+from scool.experiment.rows import describe_round
 from scool.experiment.run import Interrupted, prepare_data
+from scool.graph.normalise import without
 from scool.priors import SBM
 from scool.recording.lock import LOCK, is_written, writing
 from scool.recording.source import source_commit
@@ -171,6 +174,31 @@ def test_quarantine_is_recorded_and_strict_stops(tmp_path: Path) -> None:
     with pytest.raises(QuarantineError, match="client 1"):
         fit(federation, "mlp", METHOD, rounds=2, device="cpu", out=tmp_path / "b", strict=True)
     assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize(
+    "method",
+    [METHOD, SCooL(prior=MMSBM(num_blocks=2), sgd=SGD), IFCA(num_clusters=2, sgd=SGD)],
+)
+def test_a_client_in_quarantine_is_in_no_block(method: Any, tmp_path: Path) -> None:
+    federation = poisoned(classification(), 1)
+    result = fit(federation, "mlp", method, rounds=2, device="cpu", out=tmp_path / "run")
+    for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
+        blocks = json.loads(line)["blocks"]
+        assert blocks[1] is None and all(blocks[i] in (0, 1) for i in (0, 2, 3))
+    assert result.to_pandas("clients")["block"].isna().tolist() == [False, True, False, False]
+
+
+def test_groups_are_looked_for_among_the_active() -> None:
+    """A graph that is right for all who take part has an index of 1."""
+    federation = classification((3,) * 20, groups=4)
+    engine, _ = start(federation)
+    engine.restore_quarantine(dict.fromkeys(range(5), "loss"))
+    assert federation.truth is not None
+    graph = without(federation.truth, engine.active)
+    scores = Scores(*[torch.ones(20)] * 3)
+    info: dict[str, Any] = {"train_loss": 1.0, "graph": graph}
+    assert describe_round(0, info, scores, engine, federation)["graph_ari"] == 1.0
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])

@@ -246,6 +246,24 @@ def test_broken_folders_still_make_a_page(browser: Any, comparison: Path) -> Non
     assert tab.complaints == []
 
 
+def test_a_client_in_quarantine_is_shown_in_no_block(
+    browser: Any, with_quarantine: Path, tmp_path: Path
+) -> None:
+    tab = Tab(browser, write_report([with_quarantine], tmp_path))
+    assert "empty while it is in quarantine" in tab.shown("c-blocks")
+    for chart in ("c-blocks", "c-member"):
+        last = f"Array.from(document.getElementById('{chart}').data[0].z).at(-1)"
+        assert tab.page.evaluate(last) == [None, None]
+    tab.page.select_option("#who", "1")
+    words = tab.page.inner_text("#client-text")
+    assert "in quarantine: non-finite inputs" in words and "block" not in words
+    tab.page.select_option("#view", "net")
+    assert tab.shown("c-graph").startswith("Network drawing")
+    hover = tab.page.evaluate("document.getElementById('c-graph').data.at(-1).hovertemplate")
+    assert "in quarantine" in hover[1] and "group" in hover[0] and "null" not in "".join(hover)
+    assert tab.complaints == []
+
+
 def test_one_client_without_truth(browser: Any, tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(9, 3)).astype("float32")
     federation = scool.from_arrays([(x, np.arange(9) % 3)], test_fraction=0.3)

@@ -86,6 +86,27 @@ def test_the_content_of_a_comparison(made: Path) -> None:
     json.dumps(values, allow_nan=False)
 
 
+def test_clients_in_quarantine_are_in_no_block_and_come_last(with_quarantine: Path) -> None:
+    attention, sbm = page_content(records_of(with_quarantine), "words")[0]["runs"]
+    for run in (attention, sbm):  # the blocks of attention are its communities
+        blocks, order = run["graph"]["learned_blocks"], run["graph"]["learned_order"]
+        assert [block is None for block in blocks] == [False, True, False, False, False]
+        assert sorted(order) == list(range(5)) and order[-1] == 1
+    assert [row[1] for row in sbm["blocks"]] == [None, None] and attention["blocks"] is None
+    assert sbm["memberships"][1] == [None, None]
+    assert all(sum(sbm["memberships"][i]) == pytest.approx(1, abs=0.01) for i in (0, 2, 3, 4))
+
+
+def test_older_records_have_a_block_for_everybody(with_quarantine: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(with_quarantine / "sbm", tmp_path / "run"))
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for row in rows:
+        row["blocks"][1] = 1
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (found,) = page_content(records_of(run), "words")[0]["runs"]
+    assert found["graph"]["learned_blocks"][1] == 1 and found["blocks"][0][1] == 1
+
+
 def test_without_groups_clients_stand_by_their_classes(tmp_path: Path) -> None:
     labels = [[1, 2], [0, 1], [1, 2], [0, 1]]
     clients = [(np.eye(4, dtype="float32"), np.array(own * 2)) for own in labels]

@@ -67,6 +67,18 @@ def test_the_tables_hold_what_was_recorded(made: Path, tmp_path: Path) -> None:
     assert float(table(sent)[-1]["bytes"]) == record.header["result"]["bytes_sent"]
 
 
+def test_a_client_in_quarantine_has_an_empty_line_of_blocks(
+    with_quarantine: Path, tmp_path: Path
+) -> None:
+    for kind in ("blocks", "graph"):
+        _, numbers = write_plot(kind, [with_quarantine], tmp_path / f"{kind}.png")
+    _, numbers = write_plot("blocks", [with_quarantine / "sbm"], tmp_path / "blocks.pdf")
+    rows = table(numbers)
+    assert len(rows) == 2 * 5
+    for row in rows:
+        assert row["block"] in ([""] if row["client"] == "1" else ["0", "1"])
+
+
 def test_what_cannot_be_drawn_is_said(made: Path, tmp_path: Path, comparison: Path) -> None:
     with pytest.raises(RunError, match="no run has blocks"):
         write_plot("blocks", [made / "local-0"], tmp_path / "x.pdf")

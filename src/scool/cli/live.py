@@ -137,7 +137,7 @@ class View:
         if self.density is not None:
             facts.append(("graph", f"{self.density:.0%} of the possible edges", ""))
         if self._last("blocks") is not None:
-            facts.append(("blocks", f"{len(set(self._last('blocks')))} found", ""))
+            facts.append(("blocks", f"{len(set(self._last('blocks')) - {None})} found", ""))
         sent = sum(row.get("bytes") or 0 for row in self.rows)
         facts.append(("sent", human_bytes(sent), ""))
         return facts

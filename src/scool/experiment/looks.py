@@ -28,10 +28,11 @@ def rounds_frame(result: "Result") -> Any:
 
 def clients_frame(result: "Result") -> Any:
     """One row a client: group, samples, block and score of the last round."""
+    pandas = need("pandas", "to_pandas")
     frame = result.federation.to_pandas()
     last = result.history[-1] if result.history else {}
     if last.get("blocks") is not None:
-        frame.insert(0, "block", last["blocks"])
+        frame.insert(0, "block", pandas.array(last["blocks"], dtype="Int64"))  # may lack some
     name = "accuracy" if result.federation.task == "classification" else "r2"
     frame.insert(0, name, result.score.tolist())
     return frame

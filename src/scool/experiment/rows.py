@@ -20,11 +20,13 @@ def describe_round(
     row: dict[str, Any] = {"round": t, "train_loss": finite(_mean(info["train_loss"]))}
     if scores is not None:
         row |= _describe_scores(scores, federation)
-        row |= _describe_graph(info["graph"], federation)
+        row |= _describe_graph(info["graph"], engine.active, federation)
     for name, value in info.items():
         if name in ("graph", "train_loss"):
             continue
         row[name] = _plain(value)
+    if isinstance(blocks := row.get("blocks"), list):  # who is in quarantine is in none
+        row["blocks"] = [None if i in engine.quarantined else b for i, b in enumerate(blocks)]
     row |= {
         "messages": traffic.total_messages,
         "bytes": traffic.total_bytes,
@@ -61,14 +63,17 @@ def _describe_scores(scores: Scores, federation: Federation) -> dict[str, Any]:
     return row
 
 
-def _describe_graph(graph: Tensor | float, federation: Federation) -> dict[str, Any]:
-    """Distance to the true graph, and whether its groups show."""
+def _describe_graph(
+    graph: Tensor | float, active: Tensor, federation: Federation
+) -> dict[str, Any]:
+    """Distance to the true graph, and whether its groups show among those who are not in
+    quarantine, as the others belong to none."""
     assert isinstance(graph, Tensor)
     row: dict[str, Any] = {}
     if federation.truth is not None:
         row["graph_l1"] = graph_l1(graph.cpu(), federation.truth.cpu())
     if federation.groups is not None:
-        groups = federation.groups.cpu()
-        found = communities(graph, int(groups.unique().numel()))
+        groups, among = federation.groups.cpu()[active], graph.cpu()[active][:, active]
+        found = communities(among, int(groups.unique().numel()))
         row["graph_ari"] = adjusted_rand(found, groups)
     return row

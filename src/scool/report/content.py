@@ -79,7 +79,6 @@ def _run(
         blobs[graph["blob"]] = packed.blob
     elif record.graph_files:
         problems.append("no graph file can be read: the cooperation graph is missing")
-    memberships = record.memberships()
     last = record.rows[-1] if record.rows else {}
     return {
         "label": label,
@@ -97,9 +96,18 @@ def _run(
         "evaluated": [row["round"] for row in record.evaluated],
         "scores": [[_short(s) for s in row["scores"]] for row in record.evaluated],
         "graph": graph,
-        "memberships": None if memberships is None else rounded(memberships.tolist(), 3),
+        "memberships": _memberships(record, last.get("quarantined") or {}),
         **_traces(record),
     }
+
+
+def _memberships(record: RunRecord, idle: Mapping[str, str]) -> list[list[float | None]] | None:
+    """How much each client belongs to each block; those in quarantine belong to none."""
+    found = record.memberships()
+    if found is None:
+        return None
+    rows = rounded(found.tolist(), 3)
+    return [[None] * len(row) if str(i) in idle else row for i, row in enumerate(rows)]
 
 
 def _short(score: float | None) -> float | None:

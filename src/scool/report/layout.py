@@ -1,5 +1,8 @@
 """Where clients stand in a picture: their order in a heat map, their place in a network."""
 
+import math
+from collections.abc import Sequence
+
 import networkx as nx
 import numpy as np
 import torch
@@ -11,20 +14,37 @@ from scool.graph.normalise import normalise_rows
 from scool.report.records import RunRecord
 
 
-def learned_order(record: RunRecord, w: Tensor) -> tuple[list[int], list[int] | None]:
+def learned_order(record: RunRecord, w: Tensor) -> tuple[list[int], list[int | None] | None]:
     """The order that shows the learned structure, and the block of each client where there is one.
 
     Blocks come from the prior where it has them. For other methods they are the communities of
     the graph, as many as there are true groups; without those, the order of a clustering tree.
+    Clients in quarantine have no block and come last.
     """
     blocks = next((row["blocks"] for row in reversed(record.rows) if row.get("blocks")), None)
     if blocks is not None and len(blocks) == len(w):
-        return by_label(torch.tensor(blocks)), list(blocks)
+        return _by_block(blocks), list(blocks)
     groups = record.clients.groups if record.clients else None
     if groups is not None and len(w) > 2:
-        found = communities(w, int(groups.unique().numel()))
-        return by_label(found), found.tolist()
+        blocks = _communities(record, w, groups)
+        return _by_block(blocks), blocks
     return _tree_order(w), None
+
+
+def _by_block(blocks: Sequence[int | None]) -> list[int]:
+    """Clients of the same block side by side, those without one last."""
+    return by_label(torch.tensor([math.inf if b is None else float(b) for b in blocks]))
+
+
+def _communities(record: RunRecord, w: Tensor, groups: Tensor) -> list[int | None]:
+    """The community of each client, None for those in quarantine."""
+    idle = (record.rows[-1].get("quarantined") or {}) if record.rows else {}
+    active = [i for i in range(len(w)) if str(i) not in idle]
+    if not active:
+        return [None] * len(w)
+    found = communities(w[active][:, active], int(groups[active].unique().numel()))
+    which = dict(zip(active, found.tolist(), strict=True))
+    return [which.get(i) for i in range(len(w))]
 
 
 def _tree_order(w: Tensor) -> list[int]:

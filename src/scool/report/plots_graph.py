@@ -133,7 +133,8 @@ def plot_partition(records: Sequence[RunRecord], width: float) -> Plot:
 
 
 def plot_blocks(records: Sequence[RunRecord], width: float) -> Plot:
-    """The block of each client over rounds, a panel a method that has blocks."""
+    """The block of each client over rounds, a panel a method that has blocks; nothing is drawn
+    where a client is in quarantine."""
     panels: list[tuple[str, RunRecord, list[int], np.ndarray]] = []
     rows: list[Row] = []
     for label, record in first_runs(records).items():
@@ -141,16 +142,17 @@ def plot_blocks(records: Sequence[RunRecord], width: float) -> Plot:
         if not with_blocks:
             continue
         rounds = [row["round"] + 1 for row in with_blocks]
-        blocks = np.array([row["blocks"] for row in with_blocks])
+        blocks = np.array([row["blocks"] for row in with_blocks], dtype=float)  # None is NaN
         panels.append((label, record, rounds, blocks))
+        about = {"method": label, "seed": record.seed}
         rows += [
-            {"method": label, "seed": record.seed, "round": t, "client": i, "block": int(b)}
-            for t, line in zip(rounds, blocks, strict=True)
-            for i, b in enumerate(line)
+            about | {"round": row["round"] + 1, "client": i, "block": block}
+            for row in with_blocks
+            for i, block in enumerate(row["blocks"])
         ]
     if not panels:
         raise RunError("this plot is not possible: no run has blocks. Give one with SBM or MMSBM")
-    most = 1 + max(int(blocks.max()) for *_, blocks in panels)
+    most = 1 + max(int(np.nanmax(blocks)) for *_, blocks in panels)
     with styled():
         figure, grid = picture(len(panels), 1, width=width, height=0.62 * width * len(panels))
         for axes, (label, record, rounds, blocks) in zip(grid.flat, panels, strict=True):

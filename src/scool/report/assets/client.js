@@ -31,7 +31,7 @@ function drawClient() {
   const [run, fed, i] = [current(), federation(), shown.client];
   const words = [`Client ${clientName(i)}`];
   if (fed.groups) words.push(`true group ${fed.groups[i]}`);
-  if (run.graph && run.graph.learned_blocks) words.push(`learned block ${run.graph.learned_blocks[i]} (${run.label})`);
+  if (run.graph && run.graph.learned_blocks && known(run.graph.learned_blocks[i])) words.push(`learned block ${run.graph.learned_blocks[i]} (${run.label})`);
   if (fed.counts) words.push(`${whole(fed.counts.train[i].reduce((a, b) => a + b, 0))} training samples`);
   if (known(run.final[i])) words.push(`${scoreName()} ${scoreText(run.final[i])}${scoreUnit()} with ${run.label}`);
   if (String(i) in run.quarantined) words.push(`in quarantine: non-finite ${run.quarantined[i]}`);

@@ -109,7 +109,8 @@ function net(id, w, places, title, alt) {
     traces.push(wire(strong(other), css("soft"), width, 0.15 + 0.25 * from));
     traces.push(wire(strong(mine), css("accent"), 1.4 * width, 0.55 + 0.4 * from));
   }
-  const colours = order.map((_, i) => group ? colour(group[i]) : colour(0));
+  const colours = order.map((_, i) => !group ? colour(0) : known(group[i]) ? colour(group[i]) : css("soft"));
+  const groupText = (i) => known(group[i]) ? `group ${group[i]}` : "in quarantine";
   traces.push({
     x: at.map((p) => p[0]), y: at.map((p) => p[1]), mode: k <= 60 ? "markers+text" : "markers",
     text: at.map((_, i) => String(i)), textposition: "top center", textfont: { size: 9, color: css("soft") },
@@ -117,7 +118,7 @@ function net(id, w, places, title, alt) {
       line: { color: at.map((_, i) => i === shown.client ? css("accent") : css("paper")), width: 1.5 } },
     customdata: at.map((_, i) => i), showlegend: false,
     hovertemplate: at.map((_, i) => `client ${plain(clientName(i, fed))}`
-      + `${group ? `<br>group ${group[i]}` : ""}<extra></extra>`),
+      + `${group ? `<br>${groupText(i)}` : ""}<extra></extra>`),
   });
   const axis = { visible: false, range: [-1.15, 1.15] };
   chart(id, traces, {
@@ -234,15 +235,15 @@ function drawBlocks() {
     const count = 1 + Math.max(...rows.map(([, b]) => Math.max(...b)), ...(run.memberships ? [run.memberships[0].length - 1] : []));
     chart("c-blocks", [{
       type: "heatmap", x: rows.map(([t]) => t + 1), y: names, z: order.map((i) => rows.map(([, b]) => b[i])),
-      zmin: -0.5, zmax: count - 0.5, colorscale: steps(count),
+      zmin: -0.5, zmax: count - 0.5, colorscale: steps(count), hoverongaps: false,
       hovertemplate: "client %{y}, round %{x}: block %{z}<extra></extra>",
       colorbar: { title: { text: "block", side: "right" }, thickness: 10, outlinewidth: 0, dtick: Math.ceil(count / 10) },
     }], { title: `Block of each client, ${plain(run.label)}`, xaxis: { title: { text: "round" }, showgrid: false }, yaxis: axis },
-    `The block of each client over rounds, ${run.label}.`);
+    `The block of each client over rounds, ${run.label}${rows.some(([, b]) => !b.every(known)) ? "; empty while it is in quarantine" : ""}.`);
   } else noChart("c-blocks", `No blocks of ${run.label} are recorded.`);
   if (run.memberships && run.memberships.length === order.length) {
     chart("c-member", [{
-      type: "heatmap", y: names, z: order.map((i) => run.memberships[i]), zmin: 0, zmax: 1, colorscale: scale(),
+      type: "heatmap", y: names, z: order.map((i) => run.memberships[i]), zmin: 0, zmax: 1, colorscale: scale(), hoverongaps: false,
       hovertemplate: "client %{y}, block %{x}: share %{z:.2f}<extra></extra>",
       colorbar: { title: { text: "share", side: "right" }, thickness: 10, outlinewidth: 0 },
     }], { title: "Memberships in the newest checkpoint", xaxis: { title: { text: "block" }, dtick: 1, showgrid: false }, yaxis: axis },
