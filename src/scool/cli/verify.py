@@ -66,7 +66,7 @@ def _below(path: Path) -> Iterator[Path]:
 
 
 def _is_run(path: Path) -> bool:
-    return any((path / name).is_file() for name in ("run.json", "manifest.json"))
+    return any((path / name).is_file() for name in ("run.json", "metrics.jsonl"))
 
 
 def _verify_group(path: Path) -> Verdict:

@@ -148,11 +148,6 @@ def config_of(header: Mapping[str, Any], path: Path) -> RunConfig:
         raise RunError(
             f"{path / 'run.json'} is damaged: it does not say what it is. Bring back a whole copy"
         )
-    if header["format"] != "scool-run-1":
-        raise RunError(
-            f"{path} was written by another version of scool ({header['format']}): "
-            "use that version to read it"
-        )
     if not header.get("config"):
         raise RunError(
             f"{path} was made from Python with data of its own: continue it with "

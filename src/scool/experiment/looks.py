@@ -10,6 +10,7 @@ from scool.experiment.models import export_models
 from scool.models import fixed_tensors
 from scool.recording.clients import Clients, describe_clients
 from scool.recording.folder import is_taken, make_folder
+from scool.recording.manifest import Manifest, whole_file
 from scool.types import Params, Tree
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ def write_export(
     clients: Clients | None,
     folder: Path,
 ) -> list[Path]:
-    """`graph.graphml`, `graph.csv`, and `models/` with one file a client.
+    """`graph.graphml`, `graph.csv`, and `models/` with one file per client; `manifest.json` has
+    their checksums.
 
     Raises:
         RunError: the folder holds something, which models of two runs would be mixed with.
@@ -94,4 +96,8 @@ def write_export(
             graph.write_graphml(folder / "graph.graphml"),
             graph.write_csv(folder / "graph.csv"),
         ]
-    return paths + export_models(theta, fixed, header, clients, folder / "models")
+    seals = export_models(theta, fixed, header, clients, folder / "models")
+    files = {path.name: whole_file(path) for path in paths}
+    files |= {f"models/{path.name}": seal for path, seal in seals.items()}
+    Manifest(header.get("run") or "", files).write(folder)
+    return [*paths, *seals]

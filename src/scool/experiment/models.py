@@ -116,14 +116,16 @@ def export_models(
     header: Mapping[str, Any],
     clients: Clients | None,
     folder: Path,
-) -> list[Path]:
-    """One file per client, each with what the models have in common."""
+) -> dict[Path, str]:
+    """One file per client, each with what the models have in common; their seals."""
     count = len(next(iter(theta.values())))
     paths = [folder / model_name(client) for client in range(count)]
+    seals: dict[Path, str] = {}
     for client, path in enumerate(paths):
         tensors = {**fixed, **unstack(theta, client)}
-        write_model(path, tensors, about_model(header, clients, client), header.get("run"))
-    return paths
+        about = about_model(header, clients, client)
+        seals[path] = write_model(path, tensors, about, header.get("run"))
+    return seals
 
 
 def _assemble(

@@ -64,9 +64,9 @@ _ABOUT: dict[str, Kind] = {
 }
 
 
-def write_model(path: Path, params: Params, about: Mapping[str, Any], run: str | None) -> None:
-    """The parameters by name; `about` says which network they fit."""
-    write_tensors(path, "model", params, run, about)
+def write_model(path: Path, params: Params, about: Mapping[str, Any], run: str | None) -> str:
+    """The parameters by name; `about` says which network they fit. The seal of the file."""
+    return write_tensors(path, "model", params, run, about)
 
 
 def read_model(path: Path) -> tuple[Params, dict[str, Any]]:

@@ -11,8 +11,9 @@ from scool.recording.clients import read_clients
 from scool.recording.disk import TEMPORARY
 from scool.recording.folder import METRICS, TIMING, RunFolder, checkpoint_name, graph_name
 from scool.recording.manifest import NAME as MANIFEST
-from scool.recording.manifest import read_manifest
+from scool.recording.manifest import read_manifest, whole_file
 from scool.recording.models import FIXED, read_fixed, read_model
+from scool.recording.seals import SEAL
 from scool.recording.shards import part_names
 
 State = Literal["whole", "damaged", "missing", "unsealed"]
@@ -89,15 +90,30 @@ def verify_models(path: Path) -> Verdict:
     )
     if not files:
         raise RunError(f"{path} holds neither a run, nor a comparison, nor exported models")
-    verdict = Verdict(path)
-    for file in files:
-        error, is_sealed = None, True
-        try:
-            is_sealed = "seal" in read_model(file)[1]
-        except RunError as caught:
-            error = caught
-        verdict.add(str(file.relative_to(path)), error, is_sealed)
+    verdict, listed = Verdict(path), dict[str, str]()
+    try:
+        manifest = read_manifest(path)
+        listed = manifest.files if manifest else {}
+    except (OSError, ValueError) as error:
+        verdict.add(MANIFEST, error, True)
+    for name in sorted({*listed, *(str(file.relative_to(path)) for file in files)}):
+        verdict.add(name, *_check_exported(path / name, listed.get(name)))
     return verdict
+
+
+def _check_exported(path: Path, listed: str | None) -> tuple[Exception | None, bool]:
+    """What is wrong with a file that was exported, and whether it has a checksum."""
+    try:
+        if listed and listed.startswith("file:"):
+            if whole_file(path) != listed:
+                raise ValueError("its bytes are not those that were written")
+            return None, True
+        seal = read_model(path)[1].get(SEAL)
+        if listed and seal != listed:
+            raise ValueError("it is not the file that was written here")
+        return None, seal is not None
+    except (OSError, ValueError, RunError) as error:
+        return error, True
 
 
 def _add_manifest(folder: RunFolder, verdict: Verdict) -> None:

@@ -114,6 +114,7 @@ class RunWriter:
         make_folder(writer.path / "graphs")  # a kill right after the start may have come before it
         clean(writer.path, writer.path / "graphs")
         writer._list(_whole_files(folder, done))
+        writer._states = {n: files for n, files in writer._states.items() if n <= done}
         for name in (METRICS, TIMING):
             rows = [row for row in _said_if_cut(folder, name, done) if row["round"] < done]
             writer._logs[name] = Log(writer.path / name, writer.run, rows)
@@ -122,8 +123,8 @@ class RunWriter:
             log.rewrite()
         for file in [file for t, file in folder.graph_files().items() if t >= done]:
             file.unlink(missing_ok=True)
-        for newer in [n for n in folder.checkpoints() if n > done]:
-            (writer.path / checkpoint_name(newer)).unlink(missing_ok=True)
+        for other in [n for n in folder.checkpoints() if n not in writer._states]:
+            (writer.path / checkpoint_name(other)).unlink(missing_ok=True)
         forget_parts(writer.path)
         writer.saved = max(writer._states, default=0)
         writer.update_header(**changes)
@@ -313,13 +314,11 @@ def _whole_files(folder: RunFolder, rounds: int) -> dict[str, str]:
     for name, kind in FOR_REPORTS.items():
         with suppress(OSError, ValueError):  # written again
             folder.read(name, kind)
-    for kept in [n for n in folder.checkpoints() if n <= rounds]:
+    for kept in [n for n in folder.checkpoints() if n <= rounds][:KEPT]:
         if checkpoint_name(kept) not in folder.verified:
             with suppress(RunError):  # a newer one is whole
                 folder.load_checkpoint(kept)
-    newer = [n for n in folder.verified if n.startswith(("checkpoint-", "shard-"))]
-    newer = [name for name in newer if int(name.split("-")[1][:6]) > rounds]
-    return {name: seal for name, seal in folder.verified.items() if name not in newer}
+    return dict(folder.verified)
 
 
 def _said_if_cut(folder: RunFolder, name: str, rounds: int) -> list[dict[str, Any]]:

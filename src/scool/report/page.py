@@ -2,6 +2,7 @@
 
 import html
 from collections.abc import Sequence
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -69,6 +70,7 @@ def render(content: Content) -> str:
     )
 
 
+@cache
 def _plotly() -> str:
     """Plotly's own bundle, packed: a third of its size."""
     try:
