@@ -1,7 +1,7 @@
 """Run folders for tests, written as runs write them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +37,46 @@ def stop_at(run: Path, rounds: int) -> list[bytes]:
     return lines[rounds:]
 
 
-def make_old(run: Path) -> None:
+def killed_after(run: Path, rounds: int) -> None:
+    """The folder as a kill leaves it after the checkpoint of so many rounds: what is newer is
+    recorded, and no manifest names it."""
+    newer = [*run.glob("*.jsonl"), *(run / "graphs").iterdir()]
+    kept = {file: file.read_bytes() for file in newer}
+    change_header(run, rounds_done=0)
+    stop_at(run, rounds)
+    for file, content in kept.items():
+        file.write_bytes(content)
+
+
+def write_sealed(path: Path, values: Mapping[str, Any]) -> None:
+    """A JSON record with a checksum that fits."""
+    path.write_text(json.dumps(with_seal(values)))
+
+
+def write_runs(search: Path, runs: Sequence[Mapping[str, Any]]) -> None:
+    """The finished runs of a search, sealed."""
+    about = json.loads((search / "tune.json").read_text())
+    Log(search / "tune.jsonl", about["run"], runs).rewrite()
+
+
+def drop(run: Path, *names: str) -> None:
+    """The folder without some files, as if it had been allowed to lose them: no manifest names
+    them any more."""
+    RunWriter.open(run).forget(*names)
+
+
+def make_old(run: Path, name: str = "run.json") -> None:
     """The folder as the first version would have written it: no identity, no seals, no manifest.
-    Checkpoints are left as they are."""
+    Checkpoints are left as they are.
+
+    Args:
+        name: of the file that says what the folder is; `tune.json` of a search.
+    """
     (run / "manifest.json").unlink(missing_ok=True)
-    header = json.loads((run / "run.json").read_text())
+    header = json.loads((run / name).read_text())
     header = {n: v for n, v in header.items() if n not in ("run", SEAL)}
-    (run / "run.json").write_text(json.dumps(header | {"format": "scool-run-1"}))
+    header["format"] = header["format"].replace("-2", "-1")
+    (run / name).write_text(json.dumps(header))
     for log in run.glob("*.jsonl"):
         rows = [json.loads(line) for line in log.read_text().splitlines()]
         text = "".join(json.dumps(_unsealed(row)) + "\n" for row in rows)

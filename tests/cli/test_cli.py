@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from records import change_header, make_old, stop_at, write_sealed
 from scool import LocalOnly, __version__, fit
 from scool.cli.console import Console
 from scool.cli.main import dispatch, main
@@ -325,25 +326,37 @@ def finished(capsys: pytest.CaptureFixture[str]) -> Path:
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_serves(
     finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    metrics = (finished / "metrics.jsonl").read_bytes()
-    last = finished / "checkpoint-000003.safetensors"
-    whole = last.read_bytes()
-    last.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    assert code_of(monkeypatch, "resume", "r") == 2
-    assert "damaged" in (said := capsys.readouterr().err) and "Traceback" not in said
-    assert (finished / "metrics.jsonl").read_bytes() == metrics  # nothing is lost
-    last.write_bytes(whole[: len(whole) // 2])
-    assert code_of(monkeypatch, "resume", "r") == 2
-    last.unlink()  # what the message advises
+    last, before = (finished / f"checkpoint-00000{n}.safetensors" for n in (3, 2))
+    metrics, whole = finished / "metrics.jsonl", last.read_bytes()
+    kept = {path: path.read_bytes() for path in (metrics, last, before)}
+    flipped = whole[:-1] + bytes([whole[-1] ^ 1])
+    for damaged in (flipped, whole[: len(whole) // 2], kept[before], None):
+        last.unlink() if damaged is None else last.write_bytes(damaged)
+        words = r"checkpoint-000003\.safetensors is (damaged|missing).* goes on from round 2"
+        with pytest.warns(UserWarning, match=words):
+            assert code_of(monkeypatch, "resume", "r", "--json", "--quiet") == 0
+        assert {path: path.read_bytes() for path in kept} == kept
     capsys.readouterr()
-    assert code_of(monkeypatch, "resume", "r", "--json", "--quiet") == 0
-    assert (finished / "metrics.jsonl").read_bytes() == metrics
-    assert last.read_bytes() == whole
+    last.write_bytes(flipped)
+    before.write_bytes(b"")
+    everything = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+    assert code_of(monkeypatch, "resume", "r") == 2
+    said = capsys.readouterr().err
+    assert said.startswith("scool: ") and len(said.splitlines()) == 1
+    assert all(f"{path} is damaged" in said for path in (last, before))
+    assert "scool rerun r" in said  # what helps
+    assert {path: path.read_bytes() for path in everything} == everything  # nothing is lost
 
 
+@pytest.mark.parametrize("is_old", [False, True])
 def test_damaged_metrics_are_named_and_nothing_is_lost(
-    finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    finished: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_old: bool,
 ) -> None:
+    if is_old:
+        make_old(finished)
     metrics = finished / "metrics.jsonl"
     kept = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
     half = metrics.read_bytes()[: metrics.stat().st_size // 2]
@@ -390,7 +403,14 @@ def test_a_finished_run_without_models_shows_its_result(
     assert code_of(monkeypatch, "resume", "r", "--json") == 0
     result = json.loads((finished / "run.json").read_text())["result"]
     assert json.loads(capsys.readouterr().out) == result
-    (finished / "run.json").write_text("{}")
+    run = finished / "run.json"
+    run.write_text(run.read_text().replace(str(result["messages"]), "7"))
+    assert code_of(monkeypatch, "resume", "r") == 2
+    assert "run.json is damaged: its content does not match its" in capsys.readouterr().err
+    run.write_text("{}")
+    assert code_of(monkeypatch, "resume", "r") == 2
+    assert "run.json is damaged: it does not say which run it is" in capsys.readouterr().err
+    (finished / "manifest.json").unlink()
     assert code_of(monkeypatch, "resume", "r") == 2
     assert "run.json is damaged: it does not say what it is" in capsys.readouterr().err
 
@@ -398,15 +418,17 @@ def test_a_finished_run_without_models_shows_its_result(
 def test_a_checkpoint_or_run_of_another_version(
     finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    last = finished / "checkpoint-000003.safetensors"
-    last.write_bytes(last.read_bytes().replace(b"scool-checkpoint-1", b"scool-checkpoint-7"))
+    for last in finished.glob("checkpoint-*"):
+        last.write_bytes(last.read_bytes().replace(b"scool-checkpoint-2", b"scool-checkpoint-7"))
     assert code_of(monkeypatch, "resume", "r") == 2
-    assert "another version of scool (scool-checkpoint-7" in capsys.readouterr().err
+    assert "of another version: its format is 'scool-checkpoint-7'" in capsys.readouterr().err
     run = finished / "run.json"
-    run.write_text(run.read_text().replace("scool-run-1", "scool-run-7"))
+    run.write_text(run.read_text().replace("scool-run-2", "scool-run-7"))
     for command in ("resume", "rerun"):
         assert code_of(monkeypatch, command, "r") == 2
-        assert "another version" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert "run.json is of another version: its format is 'scool-run-7'" in said
+        assert "Use that version" in said and "damaged" not in said
     run.write_text("{")
     assert code_of(monkeypatch, "resume", "r") == 2
 
@@ -417,18 +439,53 @@ def test_a_damaged_configuration(
     run = finished / "run.json"
     header = json.loads(run.read_text())
     without = {name: v for name, v in header["config"].items() if name != "method"}
-    for damaged in (header | {"config": without}, header | {"config": [1]}, [header]):
-        run.write_text(json.dumps(damaged))
+
+    def refused(flaw: str) -> None:
         for command in ("resume", "rerun"):
             assert code_of(monkeypatch, command, "r") == 2
             said = capsys.readouterr().err
-            assert "run.json" in said and "Traceback" not in said
+            assert "run.json" in said and flaw in said and "Traceback" not in said
+
+    for config, flaw in ((without, "it lacks 'method'"), ([1], "config = [1] is not a JSON obj")):
+        change_header(finished, config=config)
+        refused(flaw)
+    run.write_text(json.dumps(header | {"config": without}))
+    refused("its content does not match its checksum")
+    run.write_text(json.dumps([header]))
+    refused("it holds no JSON object")
 
 
-def test_a_half_written_last_line_is_written_again(finished: Path) -> None:
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_half_written_last_line_is_written_again(finished: Path, is_old: bool) -> None:
     path = finished / "metrics.jsonl"
     metrics = path.read_bytes()
-    path.write_bytes(metrics[:-20])
+    (line,) = stop_at(finished, 2)
+    if is_old:
+        make_old(finished)
+    path.write_bytes(path.read_bytes() + line[:-20])
+    assert dispatch(["resume", "r", "--json", "--quiet"]) == 0  # killed in its third round
+    assert path.read_bytes() == metrics
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_last_line_that_was_whole_is_missed_and_written_again(
+    finished: Path, is_old: bool
+) -> None:
+    path = finished / "metrics.jsonl"
+    metrics = path.read_bytes()
+    if is_old:
+        make_old(finished)
+    *lines, last = path.read_bytes().splitlines(keepends=True)
+    flaw = "(line 3: .*|it has 2 rounds)" if is_old else "it ends after line 2, and 3 were written"
+    words = rf"metrics\.jsonl is damaged: {flaw}\. The run goes on from round 2"
+    for kept in (last[:-20], b""):
+        path.write_bytes(b"".join([*lines, kept]))
+        with pytest.warns(UserWarning, match=words):
+            assert dispatch(["resume", "r", "--json", "--quiet"]) == 0
+        assert path.read_bytes() == metrics
+        if is_old:
+            make_old(finished)
+    path.write_bytes(path.read_bytes()[:-1])  # only the end of the line: nothing is lost
     assert dispatch(["resume", "r", "--json", "--quiet"]) == 0
     assert path.read_bytes() == metrics
 
@@ -477,9 +534,18 @@ def test_compare_resumes_what_is_missing(capsys: pytest.CaptureFixture[str]) -> 
         (whole | {"sgd": {"lrr": 1}}, "unknown option 'lrr'"),
     ]
     for damaged, flaw in flaws:
-        Path("c/compare.json").write_text(json.dumps(damaged))
+        if damaged:
+            write_sealed(Path("c/compare.json"), damaged)
+        else:
+            Path("c/compare.json").write_text(json.dumps(damaged))
         with pytest.raises(RunError, match=f"compare.json is damaged, or .* version: {flaw}"):
             dispatch(["resume", "c"])
+    Path("c/compare.json").write_text(json.dumps(whole | {"seeds": 2}))
+    with pytest.raises(RunError, match=r"compare\.json is damaged.* does not match its checksum"):
+        dispatch(["resume", "c"])
+    Path("c/compare.json").write_text(json.dumps(whole | {"format": "scool-compare-7"}))
+    with pytest.raises(RunError, match=r"compare\.json is of another version.* Use that version"):
+        dispatch(["resume", "c"])
 
 
 def test_resume_draws_a_comparison_only_where_it_was_started_with_figures() -> None:
@@ -495,7 +561,8 @@ def test_resume_draws_a_comparison_only_where_it_was_started_with_figures() -> N
     record = json.loads(Path("c/compare.json").read_text())
     assert record.pop("figures") is True  # the last wish
     record["settings"]["average"] = record["settings"].pop("model_average")
-    Path("c/compare.json").write_text(json.dumps(record))  # as older versions wrote it
+    write_sealed(Path("c/compare.json"), record)
+    make_old(Path("c"), "compare.json")  # as older versions wrote it
     assert dispatch(["resume", "c", "--quiet"]) == 0
     assert sorted(Path("c").glob("*.png")) == drawn
 

@@ -18,6 +18,7 @@ from scool.errors import ConfigError, DataError, RunError
 from scool.experiment.reproduction import running
 from scool.experiment.reproduction.claims import claim
 from scool.experiment.run import Interrupted
+from scool.recording.damage import DamageWarning
 from tiny_images import write_cifar10, write_cifar100, write_mini_imagenet
 
 TINY = ["--data-dir", "data", "--clients", "5", "--no-verify-checksums", "--device", "cpu"]
@@ -49,7 +50,7 @@ def test_table_then_again_then_from_the_records(
     assert json.loads(Path(f"{stem}.json").read_text()) == first
     light = {p.name for p in Path("r/cifar10-noniid-5-clients/scool-sbm-2-rounds/seed-1").iterdir()}
     files = {"run.json", "metrics.jsonl", "timing.jsonl", "graph_error.jsonl", "graphs"}
-    assert light == files | {"clients.safetensors"}
+    assert light == files | {"clients.safetensors", "manifest.json"}
 
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a finished run is never repeated")
@@ -181,8 +182,32 @@ def test_damaged_records_leave_no_trace_of_the_stack(
         header.write_text(damage)
         assert dispatch(["reproduce", *words, *TINY, "--out", "r", "--list"]) == 0
         assert capsys.readouterr().out.startswith("in the way")
-        with pytest.raises(RunError, match="no finished run of table1"):
+        with (
+            pytest.raises(RunError, match=r"no finished run of table1.*/seed-0 is left out: "),
+            pytest.warns(DamageWarning, match=r"seed-0/run\.json is damaged"),
+        ):
             dispatch(["reproduce", *words, *TINY, "--results", "r"])
+
+
+def test_nothing_is_tidied_away_from_damaged_records(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["table1", "--methods", "dpsgd-1-step", "--rounds", "2", "--out", "r"]
+    with monkeypatch.context() as patch:  # killed before it was tidied
+        patch.setattr(running, "tidy", lambda path: None)
+        reproduce(capsys, *words)
+    run = Path("r/cifar10-noniid-5-clients/dpsgd-1-step-2-rounds/seed-0")
+    for name in ("timing.jsonl", "graph_error.jsonl"):
+        whole = (run / name).read_bytes()
+        (run / name).write_bytes(whole.splitlines(keepends=True)[0])
+        everything = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+        with pytest.raises(RunError, match=rf"{name} is damaged: it ends after line 1, and 2 were"):
+            reproduce(capsys, *words)
+        assert {path: path.read_bytes() for path in everything} == everything
+        (run / name).write_bytes(whole)
+    assert list(run.glob("checkpoint-*"))
+    reproduce(capsys, *words)
+    assert not list(run.glob("checkpoint-*"))
 
 
 def test_what_is_tried_is_not_in_the_way_of_the_plan(

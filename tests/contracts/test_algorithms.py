@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from records import killed_after
 from scool.data.catalogue import DataConfig
 from scool.data.federation import Federation
 from scool.errors import DataError
@@ -17,7 +18,8 @@ from scool.experiment.recipes import METHODS
 from scool.experiment.rows import describe_round
 from scool.experiment.run import fit, prepare_data
 from scool.models import ModelConfig
-from scool.recording.checkpoint import flatten, load_checkpoint, save_checkpoint, unflatten
+from scool.recording.checkpoint import flatten, save_checkpoint, unflatten
+from scool.recording.folder import RunFolder, checkpoint_name
 from toys import (
     assert_trees_equal,
     classification,
@@ -117,9 +119,9 @@ def test_the_state_survives_a_checkpoint(name: str, tmp_path: Path) -> None:
     for rounds in (1, 2):  # before and after the graph gets sparse
         state, _, engine = steps(algorithm, federation, rounds)
         expected, info = algorithm.step(engine, state, rounds)
-        save_checkpoint(tmp_path / f"{rounds}", rounds, flatten(state))
+        save_checkpoint(tmp_path / checkpoint_name(rounds), rounds, flatten(state))
         engine, theta0 = start(prepare_data(federation, algorithm, seed=3))
-        loaded = load_checkpoint(tmp_path / f"{rounds}")
+        loaded = RunFolder(tmp_path).load_checkpoint(rounds)
         restored = unflatten(algorithm.init(engine, theta0), loaded.tensors)
         assert loaded.rounds == rounds and type(restored) is type(state)
         assert_trees_equal(flatten(restored), flatten(state))
@@ -138,7 +140,7 @@ def test_stopping_and_resuming_gives_the_same_numbers(name: str, tmp_path: Path)
     options = {"seed": 2, "device": "cpu", "checkpoint_every": 2}
     fit(federation, SMALL, method(name), rounds=5, out=tmp_path / "a", **options)
     fit(federation, SMALL, method(name), rounds=3, out=tmp_path / "b", **options)
-    (tmp_path / "b" / "checkpoint-000003.safetensors").unlink()  # as if killed in round 3
+    killed_after(tmp_path / "b", 2)
     fit(federation, SMALL, method(name), rounds=5, out=tmp_path / "b", resume=True, **options)
     files = ["metrics.jsonl", *(f"graphs/{t:06d}.safetensors" for t in range(5))]
     for file in [*files, "checkpoint-000005.safetensors"]:

@@ -24,6 +24,7 @@ from scool.experiment.rows import describe_round
 from scool.experiment.run import fit
 from scool.learning.local_sgd import LocalSGD
 from scool.priors import SBM, Dirac
+from scool.recording.folder import RunFolder
 from toys import classification, tanh_net
 
 
@@ -189,9 +190,14 @@ def test_recipes_know_the_papers_settings() -> None:
         recipe("scool-sbn", DataConfig())
 
 
-def test_run_json_of_another_version_or_from_python() -> None:
-    with pytest.raises(RunError, match="another version"):
-        config_of({"format": "scool-run-9"}, Path("x"))
+def test_run_json_of_another_version_or_from_python(tmp_path: Path) -> None:
+    for values in ({"format": "scool-run-9"}, {"format": "scool-run-9", "rounds": "ten"}):
+        (tmp_path / "run.json").write_text(json.dumps(values))
+        with pytest.raises(RunError, match=r"run\.json is of another version: .* Use that version"):
+            RunFolder(tmp_path).header  # noqa: B018
+    (tmp_path / "run.json").write_text('{"format": "scool-graph-1"}')
+    with pytest.raises(RunError, match=r"run\.json is damaged: its format is 'scool-graph-1'"):
+        RunFolder(tmp_path).header  # noqa: B018
     with pytest.raises(RunError, match=r"scool.fit"):
         config_of({"format": "scool-run-1", "config": None}, Path("x"))
 

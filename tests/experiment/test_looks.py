@@ -1,7 +1,6 @@
 """Results, graphs and federations in a notebook, and what is handed on to other programs."""
 
 import csv
-import json
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import scool
+from records import change_header, drop
 from scool.cli.main import dispatch
 from scool.data.transform import MNIST
 from scool.errors import ConfigError, RunError, ScoolError
@@ -178,7 +178,7 @@ def test_the_command_exports_the_same(result: scool.Result, tmp_path: Path) -> N
     result.export(tmp_path / "python")
     assert dispatch(["export", str(result.run_dir), "--out", str(tmp_path / "shell")]) == 0
     names = [path.relative_to(tmp_path / "python") for path in (tmp_path / "python").rglob("*.*")]
-    assert len(names) == 8
+    assert len(names) == 9 and Path("manifest.json") in names
     for name in names:
         mine, theirs = (tmp_path / place / name for place in ("python", "shell"))
         assert mine.read_bytes() == theirs.read_bytes()
@@ -221,11 +221,13 @@ def test_images_are_prepared_as_in_training(tmp_path: Path) -> None:
 
 def test_a_run_without_a_checkpoint_says_so(result: scool.Result, tmp_path: Path) -> None:
     run = Path(shutil.copytree(str(result.run_dir), tmp_path / "r"))
-    for file in run.glob("checkpoint-*"):
-        file.unlink()
+    (name,) = (file.name for file in run.glob("checkpoint-*"))
+    (run / name).rename(tmp_path / name)
+    with pytest.raises(RunError, match=f"{name} is missing. No checkpoint is whole"):
+        scool.load_model(run, 0)
+    drop(run, name)
     with pytest.raises(RunError, match="a finished run whose models were not kept"):
         scool.load_model(run, 0)
-    header = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(header | {"status": "running"}))
+    change_header(run, status="running")
     with pytest.raises(RunError, match="no checkpoint yet"):
         scool.load_model(run, 0)

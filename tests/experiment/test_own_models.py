@@ -12,8 +12,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import scool
+from records import change_header, make_old
 from scool.cli.main import dispatch
 from scool.errors import ConfigError, ModelError, RunError
+from scool.recording.folder import RunFolder
 from toys import classification, poisoned
 
 
@@ -59,12 +61,19 @@ def test_frozen_layers_and_buffers_come_back(tmp_path: Path) -> None:
 def test_records_without_them_are_still_read(tmp_path: Path) -> None:
     module = WithScale()
     result = run(module, tmp_path / "run")
+    more = WithScale()
+    more.register_buffer("more", torch.ones(3))
+    with pytest.raises(ConfigError, match=r"more is \(3,\) .* missing in the record"):
+        scool.load_model(tmp_path / "run", 1, module=more)
     (tmp_path / "run" / "fixed.safetensors").unlink()
-    with pytest.raises(ConfigError, match="missing in the record"):
+    with pytest.raises(RunError, match=r"fixed\.safetensors is missing"):
         scool.load_model(tmp_path / "run", 1, module=module)
-    header = json.loads((tmp_path / "run" / "run.json").read_text())
-    del header["identity"]["fixed"]  # as older versions wrote it
-    (tmp_path / "run" / "run.json").write_text(json.dumps(header))
+    make_old(tmp_path / "run")
+    with pytest.raises(RunError, match=r"fixed\.safetensors is missing"):  # its identity tells
+        scool.load_model(tmp_path / "run", 1, module=module)
+    identity = RunFolder(tmp_path / "run").header["identity"]
+    del identity["fixed"]  # as the oldest versions wrote it
+    change_header(tmp_path / "run", identity=identity)
     x = result.federation.test.x[:5]
     model = scool.load_model(tmp_path / "run", 1, module=module)
     assert torch.equal(model(x), result.outputs(1, x))

@@ -1,6 +1,7 @@
 """`fit` from Python: results, records, quarantine, and models of one's own."""
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,11 @@ import pytest
 import torch
 from torch import nn
 
+from records import change_header, killed_after, make_old
 from scool import DPSGD, IFCA, MMSBM, SPDB, FedFomo, LocalOnly, LocalSGD, SCooL, Truth, fit
 from scool.data.arrays import from_arrays
 from scool.data.federation import Federation
-from scool.engines.sharded_ranks import RankLost, Ranks
+from scool.engines.sharded_ranks import RankLost
 from scool.errors import ConfigError, ModelError, QuarantineError, RunError
 from scool.evaluation.accuracy import Scores
 from scool.experiment import progress
@@ -21,6 +23,7 @@ from scool.experiment.rows import describe_round
 from scool.experiment.run import Interrupted, prepare_data
 from scool.graph.normalise import without
 from scool.priors import SBM
+from scool.recording.checkpoint import save_checkpoint
 from scool.recording.lock import LOCK, is_written, writing
 from scool.recording.source import source_commit
 from scool.report.records import read_run
@@ -61,6 +64,7 @@ def test_a_result_holds_models_scores_graphs_and_costs(tmp_path: Path) -> None:
         "checkpoint-000003.safetensors",
         "clients.safetensors",
         "graphs",
+        "manifest.json",
         "metrics.jsonl",
         "run.json",
         "timing.jsonl",
@@ -90,7 +94,7 @@ def test_who_was_left_out_stays_out_after_a_resume(tmp_path: Path) -> None:
         fit(federation, "mlp", METHOD, rounds=4, out=tmp_path / name, **options)
     last = json.loads((tmp_path / "a" / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["quarantined"] == {"2": "loss or model in round 0, step 0"}
-    (tmp_path / "b" / "checkpoint-000004.safetensors").unlink()
+    killed_after(tmp_path / "b", 3)
     fit(federation, "mlp", METHOD, rounds=4, out=tmp_path / "b", resume=True, **options)
     for file in ("metrics.jsonl", "checkpoint-000004.safetensors"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
@@ -293,11 +297,10 @@ def test_long_runs_keep_the_graphs_of_early_and_evaluated_rounds(
 def test_a_run_from_before_an_option_existed_can_go_on(tmp_path: Path) -> None:
     algorithm = SCooL(sgd=LocalSGD(lr=0.1, epochs=1))
     fit(classification(), "linear", algorithm, rounds=1, device="cpu", out=tmp_path / "run")
-    path = tmp_path / "run" / "run.json"
-    header = json.loads(path.read_text())
-    del header["identity"]["algorithm"]["aggregate"]
-    del header["identity"]["algorithm"]["draw"]["cross_noise"]
-    path.write_text(json.dumps(header))
+    identity = json.loads((tmp_path / "run" / "run.json").read_text())["identity"]
+    del identity["algorithm"]["aggregate"]
+    del identity["algorithm"]["draw"]["cross_noise"]
+    change_header(tmp_path / "run", identity=identity)
     options = {"rounds": 2, "device": "cpu", "out": tmp_path / "run", "resume": True}
     assert fit(classification(), "linear", algorithm, **options).rounds == 2
     with pytest.raises(RunError, match="another algorithm"):
@@ -311,19 +314,18 @@ def test_a_run_goes_on_without_an_option_that_is_gone_if_it_did_nothing(
 ) -> None:
     options: dict[str, Any] = {"device": "cpu", "out": tmp_path, "slow_momentum": slow_momentum}
     fit(classification(), "linear", SCooL(sgd=SGD), rounds=1, **options)
-    path = tmp_path / "run.json"
-    header = json.loads(path.read_text())
-    header["identity"]["algorithm"]["cross_when"] = "before"
-    path.write_text(json.dumps(header))
+    identity = json.loads((tmp_path / "run.json").read_text())["identity"]
+    identity["algorithm"]["cross_when"] = "before"
+    change_header(tmp_path, identity=identity)
     with pytest.raises(RunError, match="another algorithm"):
         fit(classification(), "linear", SCooL(sgd=SGD), rounds=2, resume=True, **options)
-    header["identity"]["algorithm"] |= {"cross_when": "after", "validation": 0.0}
-    header["identity"]["between_rounds"]["personal_pull"] = 1.0
-    path.write_text(json.dumps(header))
+    identity["algorithm"] |= {"cross_when": "after", "validation": 0.0}
+    identity["between_rounds"]["personal_pull"] = 1.0
+    change_header(tmp_path, identity=identity)
     with pytest.raises(RunError, match="another between_rounds"):
         fit(classification(), "linear", SCooL(sgd=SGD), rounds=2, resume=True, **options)
-    header["identity"]["between_rounds"]["personal_pull"] = 0.0
-    path.write_text(json.dumps(header))
+    identity["between_rounds"]["personal_pull"] = 0.0
+    change_header(tmp_path, identity=identity)
     assert (
         fit(classification(), "linear", SCooL(sgd=SGD), rounds=2, resume=True, **options).rounds
         == 2
@@ -392,15 +394,29 @@ def test_things_that_are_no_prior_or_no_federation_are_named() -> None:
         result.predict(0, torch.zeros(2, 99))
 
 
-def test_a_record_without_models_is_not_begun_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("every", "words"),
+    [
+        (0, "models were not kept"),
+        (1, r"checkpoint-000002\S+ is missing.*checkpoint-000001\S+ is missing"),
+    ],
+)
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_record_without_models_is_not_begun_anew(
+    tmp_path: Path, every: int, words: str, is_old: bool
+) -> None:
     federation = classification()
     out = tmp_path / "run"
-    fit(federation, "linear", LocalOnly(), rounds=2, device="cpu", out=out)
+    options: dict[str, Any] = {"device": "cpu", "out": out, "checkpoint_every": every}
+    fit(federation, "linear", LocalOnly(), rounds=2, **options)
     for file in out.glob("checkpoint-*"):
         file.unlink()
+    if is_old:  # nothing says that there were any
+        make_old(out)
+        words = "models were not kept"
     before = {f: f.read_bytes() for f in out.rglob("*") if f.is_file()}
-    with pytest.raises(RunError, match="models were not kept"):
-        fit(federation, "linear", LocalOnly(), rounds=4, device="cpu", out=out, resume=True)
+    with pytest.raises(RunError, match=words):
+        fit(federation, "linear", LocalOnly(), rounds=4, resume=True, **options)
     assert {f: f.read_bytes() for f in out.rglob("*") if f.is_file()} == before
 
 
@@ -408,9 +424,9 @@ def test_a_run_from_before_an_option_had_its_default(tmp_path: Path) -> None:
     """What the recipe sets today is not what the run was started with."""
     options: dict[str, Any] = {"rounds": 1, "device": "cpu", "out": tmp_path / "r"}
     fit(classification(), "linear", DPSGD(sgd=SGD), **options)
-    header = json.loads((tmp_path / "r" / "run.json").read_text())
-    del header["identity"]["algorithm"]["shuffle"]
-    (tmp_path / "r" / "run.json").write_text(json.dumps(header))
+    identity = json.loads((tmp_path / "r" / "run.json").read_text())["identity"]
+    del identity["algorithm"]["shuffle"]
+    change_header(tmp_path / "r", identity=identity)
     with pytest.raises(RunError, match="was made with another algorithm"):
         fit(classification(), "linear", DPSGD(sgd=SGD, shuffle=True), resume=True, **options)
     fit(classification(), "linear", DPSGD(sgd=SGD), resume=True, **options)
@@ -453,18 +469,31 @@ def test_a_stop_says_what_is_saved(
     assert bool(list(tmp_path.glob("run/checkpoint-*"))) == bool(stop_in)
 
 
-def test_a_lost_rank_does_not_hide_a_checkpoint_that_was_just_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("lost_in", [2, 3])  # in a round, and when all rounds are done
+def test_a_lost_rank_does_not_hide_a_checkpoint_that_is_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost_in: int
 ) -> None:
-    def share(self: Ranks, words: Any) -> list[Any]:
-        if (tmp_path / "run" / "checkpoint-000002.safetensors").exists():
-            raise RankLost("another rank is gone")
-        return [words]
+    plain, written = LocalOnly.step, save_checkpoint
 
-    monkeypatch.setattr(Ranks, "share", share)
+    def slow(*arguments: Any) -> str:
+        time.sleep(0.2)
+        return written(*arguments)
+
+    def step(self: LocalOnly, engine: Any, state: Any, round: int) -> Any:
+        if round == lost_in:
+            raise RankLost("another rank is gone")
+        return plain(self, engine, state, round)
+
+    def seal(self: Any, **header: Any) -> None:
+        raise RankLost("another rank is gone")
+
+    monkeypatch.setattr("scool.recording.writer.save_checkpoint", slow)
+    monkeypatch.setattr(LocalOnly, "step", step)
+    monkeypatch.setattr(progress.Progress, "seal", seal)
     options: dict[str, Any] = {"rounds": 3, "checkpoint_every": 1, "out": tmp_path / "run"}
-    with pytest.raises(RankLost, match="gone; round 2 is saved, `scool resume"):
+    with pytest.raises(RankLost, match=f"gone; round {lost_in} is saved, `scool resume"):
         fit(classification(), "linear", LocalOnly(), **options)
+    assert (tmp_path / "run" / f"checkpoint-{lost_in:06d}.safetensors").exists()
 
 
 def test_rounds_that_another_version_made_are_told(

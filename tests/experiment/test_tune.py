@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from records import make_old, write_runs, write_sealed
 from scool.data.catalogue import DataConfig, load
 from scool.data.federation import Federation
 from scool.errors import ConfigError, DataError, RunError
@@ -35,7 +36,8 @@ def search(*methods: str, **changes: Any) -> Search:
 
 
 def rows(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "tune.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (out / "tune.jsonl").read_text().splitlines()]
+    return [{name: line[name] for name in line if name != "seal"} for line in lines]
 
 
 # ---------------------------------------------------------------------- never on test data
@@ -278,15 +280,57 @@ RUN = '{"method": "local", "options": {}, "seed": 0, "score": 1.0, "spread": nul
         (f'{RUN[:-1]}, "seed": true}}', "seed = True is not a whole number"),
     ],
 )
-def test_a_line_that_is_no_finished_run_is_named(tmp_path: Path, damaged: str, flaw: str) -> None:
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_line_that_is_no_finished_run_is_named(
+    tmp_path: Path, damaged: str, flaw: str, is_old: bool
+) -> None:
     run_search(search(), tmp_path / "t")
+    if is_old:
+        make_old(tmp_path / "t", "tune.json")
     path = tmp_path / "t/tune.jsonl"
     first, second = path.read_text().splitlines()
     text = f"{first}\n{damaged}\n{second}\n"
     path.write_text(text)
+    flaw = flaw if is_old else "it has no checksum"
     with pytest.raises(RunError, match=rf"tune\.jsonl is damaged: line 2: .*{flaw}.*Delete that"):
         run_search(search(), tmp_path / "t")
     assert path.read_text() == text  # nothing is lost
+
+
+def test_a_sealed_line_is_checked_for_what_it_says_and_where_it_stands(tmp_path: Path) -> None:
+    expected = run_search(search(), tmp_path)
+    path = tmp_path / "tune.jsonl"
+    whole = path.read_text()
+    first, second = whole.splitlines()
+    other = first.replace('"seed": 0', '"seed": 1')
+    assert other != first
+    for text in (f"{other}\n{second}\n", f"{second}\n", f"{second}\n{first}\n"):
+        path.write_text(text)
+        with pytest.raises(RunError, match=r"damaged: line 1: it does not match its checksum, or"):
+            run_search(search(), tmp_path)
+        assert path.read_text() == text
+    path.write_text(whole)
+    run, last = rows(tmp_path)
+    write_runs(tmp_path, [run | {"score": "high"}, last])
+    with pytest.raises(RunError, match=r"damaged: line 1: score = 'high' is not a finite number"):
+        run_search(search(), tmp_path)
+    path.write_text("")  # what the message advises
+    assert run_search(search(), tmp_path) == expected and path.read_text() == whole
+
+
+def test_a_search_of_the_first_format_goes_on_and_is_sealed(tmp_path: Path) -> None:
+    expected = run_search(search(), tmp_path)
+    path = tmp_path / "tune.jsonl"
+    whole = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    make_old(tmp_path, "tune.json")
+    old = path.read_text()
+    assert read_chosen(tmp_path) == {"local": expected[0]["options"]}
+    path.write_text(old.splitlines()[0] + "\n")
+    assert run_search(search(), tmp_path) == expected
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == whole
+    path.write_text(old)  # killed after tune.json was sealed, and before this was
+    assert run_search(search(), tmp_path) == expected
+    assert path.read_bytes() == whole["tune.jsonl"]
 
 
 def test_a_finished_search_that_lacks_what_it_chose_is_named(tmp_path: Path) -> None:
@@ -294,27 +338,31 @@ def test_a_finished_search_that_lacks_what_it_chose_is_named(tmp_path: Path) -> 
     path = tmp_path / "tune.json"
     whole = json.loads(path.read_text())
     for name, read in (("chosen", read_chosen), ("search", searched_data)):
-        path.write_text(json.dumps({key: whole[key] for key in whole if key != name}))
+        write_sealed(path, {key: whole[key] for key in whole if key != name})
         with pytest.raises(RunError, match=rf"tune\.json is damaged: it lacks '{name}'"):
             read(tmp_path)
-        path.write_text(json.dumps(whole | {name: [7]}))
-        with pytest.raises(RunError, match=r"tune\.json is damaged: "):
+        write_sealed(path, whole | {name: [7]})
+        with pytest.raises(RunError, match=r"tune\.json is damaged: it holds no|\[7\] is not"):
             read(tmp_path)
-    for text in ("", "{}", json.dumps(whole | {"chosen": [{"method": "local", "options": 7}]})):
+        path.write_text(json.dumps(whole | {name: whole[name] * 2 if name == "chosen" else {}}))
+        with pytest.raises(RunError, match=r"tune\.json is damaged: .* match its checksum"):
+            read(tmp_path)
+    write_sealed(path, whole | {"chosen": [{"method": "local", "options": 7}]})
+    for text in ("", "{}", path.read_text()):
         path.write_text(text)
-        with pytest.raises(RunError, match=r"tune\.json is damaged: .* search anew"):
+        with pytest.raises(RunError, match=r"tune\.json is damaged: .* search again"):
             read_chosen(tmp_path)
+    write_sealed(path, whole)
+    assert read_chosen(tmp_path)
 
 
 def test_runs_of_no_candidate_or_seed_of_the_search_do_not_count(tmp_path: Path) -> None:
     expected = run_search(search(), tmp_path)
-    path = tmp_path / "tune.jsonl"
-    first = json.loads(path.read_text().splitlines()[0])
-    with path.open("a") as file:
-        for other in ({"seed": 5}, {"method": "fedavg"}, {}):  # the last is the same once more
-            file.write(json.dumps(first | other | {"score": first["score"]}) + "\n")
-        file.write(json.dumps(first | {"seed": 5, "score": 99.0}) + "\n")
-    assert run_search(search(), tmp_path) == expected
+    found = rows(tmp_path)
+    others = ({"seed": 5}, {"method": "fedavg"}, {})  # the last is the same once more
+    found += [found[0] | other for other in others]
+    write_runs(tmp_path, [*found, found[0] | {"seed": 5, "score": 99.0}])
+    assert run_search(search(), tmp_path) == expected and len(rows(tmp_path)) == 6
 
 
 def test_a_last_line_without_its_end_is_not_written_on(tmp_path: Path) -> None:
@@ -326,16 +374,21 @@ def test_a_last_line_without_its_end_is_not_written_on(tmp_path: Path) -> None:
     assert path.read_text() == whole
 
 
-def test_a_search_from_before_an_option_or_with_one_that_is_gone_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_search_from_before_an_option_or_with_one_that_is_gone_goes_on(
+    tmp_path: Path, is_old: bool
+) -> None:
     expected = run_search(search(), tmp_path)
     path = tmp_path / "tune.json"
     values = json.loads(path.read_text())
     del values["search"]["settings"]["model_average"]
     values["search"]["settings"]["personal_pull"] = 0.0
-    path.write_text(json.dumps(values))
+    write_sealed(path, values)
+    if is_old:
+        make_old(tmp_path, "tune.json")
     assert run_search(search(), tmp_path) == expected
     values["search"]["settings"]["forgotten"] = 1
-    path.write_text(json.dumps(values))
+    write_sealed(path, values)
     with pytest.raises(RunError, match="another search"):
         run_search(search(), tmp_path)
 
@@ -351,7 +404,7 @@ def test_another_search_or_other_files_are_not_touched(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="exists already"):
         run_search(search(), tmp_path / "mine")
     (tmp_path / "t/tune.json").write_text('{"format": "scool-tune-7"}')
-    with pytest.raises(RunError, match="another version"):
+    with pytest.raises(RunError, match=r"tune\.json is of another version: .* Use that version"):
         read_chosen(tmp_path / "t")
     with pytest.raises(RunError, match="a folder of `scool tune`"):
         read_chosen(tmp_path / "nowhere")

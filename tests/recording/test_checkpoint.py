@@ -1,5 +1,6 @@
 """Checkpoints: whole or refused. Files: old or new, never half."""
 
+import errno
 import hashlib
 import json
 import os
@@ -7,7 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -194,7 +195,7 @@ def test_a_damaged_or_missing_checkpoint_is_passed_over_and_named(tmp_path: Path
     assert last is not None and last.rounds == 1 and "checkpoint-000002.safetensors is" in words
     newest.unlink()
     last, (words,) = RunFolder(writer.path).last_checkpoint()
-    assert last is not None and last.rounds == 1 and "No such file" in words
+    assert last is not None and last.rounds == 1 and words.endswith("000002.safetensors is missing")
     shutil.copy(writer.path / "checkpoint-000001.safetensors", newest)
     last, (words,) = RunFolder(writer.path).last_checkpoint()
     assert last is not None and last.rounds == 1 and "not the file that was written here" in words
@@ -281,14 +282,46 @@ def test_a_full_disk_keeps_what_was_there(tiny_disk: Path) -> None:
     assert [p.name for p in tiny_disk.iterdir()] == ["file"]
 
 
-def test_a_line_that_cannot_be_written_says_so(tmp_path: Path) -> None:
-    """And a log is never written through a link that somebody put in its place."""
-    folder = RunWriter.create(tmp_path / "run", {})
-    (tmp_path / "theirs").touch()
-    (folder.path / "metrics.jsonl").symlink_to(tmp_path / "theirs")
-    with pytest.raises(RunError, match=r"cannot write .*metrics\.jsonl: .*scool resume"):
-        folder.append("metrics.jsonl", {"round": 0})
-    assert (tmp_path / "theirs").read_bytes() == b""
+def test_a_line_that_cannot_be_written_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is not lost: it is written with the next one."""
+    writer = RunWriter.create(tmp_path / "run", {})
+    path = writer.path / "metrics.jsonl"
+    writer.append("metrics.jsonl", line(0))
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("scool.recording.log.os.open", full)
+        with pytest.raises(RunError, match=r"cannot write .*metrics\.jsonl: No .*scool resume"):
+            writer.append("metrics.jsonl", line(1))
+    writer.append("metrics.jsonl", line(2))
+    assert [row["round"] for row in RunFolder(writer.path).rows()] == [0, 1, 2]
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(RunError, match=r"cannot write .*metrics\.jsonl: Is a directory"):
+        writer.append("metrics.jsonl", line(3))
+    assert path.is_dir() and not list(writer.path.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize("before", [0, 1])  # lines when the file was replaced
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_log_is_never_written_through_a_link(tmp_path: Path, kind: str, before: int) -> None:
+    """Nor into a pipe, which would wait for a reader: the log gets its file back."""
+    writer = RunWriter.create(tmp_path / "run", {})
+    path, theirs = writer.path / "metrics.jsonl", tmp_path / "theirs"
+    for round in range(before):
+        writer.append("metrics.jsonl", line(round))
+    theirs.write_bytes(path.read_bytes() if before else b"")
+    was = theirs.read_bytes()
+    path.unlink(missing_ok=True)
+    path.symlink_to(theirs) if kind == "link" else os.mkfifo(path)
+    writer.append("metrics.jsonl", line(before))
+    writer.seal()
+    assert path.is_file() and not path.is_symlink() and theirs.read_bytes() == was
+    assert [row["round"] for row in RunFolder(writer.path).rows()] == list(range(before + 1))
 
 
 def test_a_log_that_is_deleted_or_changed_meanwhile_is_written_again(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from records import make_old, write_clients
 from scool.errors import RunError
 from scool.recording.clients import NAME, describe_clients, read_clients
 from scool.recording.folder import RunFolder
+from scool.recording.verify import verify_run
 from toys import classification, regression
 
 
@@ -41,8 +42,20 @@ def test_equal_federations_give_equal_files(tmp_path: Path) -> None:
 def test_older_and_damaged_folders(tmp_path: Path) -> None:
     assert read_clients(RunFolder(tmp_path)) is None
     (tmp_path / NAME).write_bytes(b"half a file")
-    with pytest.raises(RunError, match="delete it: `scool resume` writes it again"):
+    with pytest.raises(RunError, match="a whole copy, or let `scool resume` write it again"):
         read_clients(RunFolder(tmp_path))
+
+
+@pytest.mark.parametrize("content", [None, b"half a file"])
+def test_resuming_writes_a_lost_record_again(content: bytes | None, tmp_path: Path) -> None:
+    federation, out = classification(), tmp_path / "r"
+    scool.fit(federation, "linear", scool.LocalOnly(), rounds=1, out=out)
+    whole = (out / NAME).read_bytes()
+    (out / NAME).unlink() if content is None else (out / NAME).write_bytes(content)
+    with pytest.raises(RunError, match="is missing" if content is None else "is damaged"):
+        read_clients(RunFolder(out))
+    scool.fit(federation, "linear", scool.LocalOnly(), rounds=2, out=out, resume=True)
+    assert (out / NAME).read_bytes() == whole and verify_run(out).is_whole
 
 
 def test_resuming_an_older_run_adds_the_record(tmp_path: Path) -> None:

@@ -66,7 +66,8 @@ def test_a_tracker_gets_numbers_images_and_files() -> None:
     assert "scores" not in told.numbers[3] and "round" not in told.numbers[3]
     pixels = told.images[3]
     assert pixels.dtype == np.uint8 and pixels.ndim == 3 and pixels.std() > 1
-    assert told.names[:2] == ["graph.csv", "graph.graphml"] and len(told.names) == 6
+    models = [f"models/client-000{client}.safetensors" for client in range(4)]
+    assert told.names == ["graph.csv", "graph.graphml", "manifest.json", *models]
     assert told.is_closed
 
 

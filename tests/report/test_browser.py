@@ -13,6 +13,7 @@ import torch
 
 import scool
 from scool.recording.clients import NAME, clients_file
+from scool.recording.damage import DamageWarning
 from scool.recording.writer import RunWriter
 from scool.report.page import write_report
 
@@ -236,10 +237,13 @@ def test_broken_folders_still_make_a_page(browser: Any, comparison: Path) -> Non
     (comparison / "local-0" / "metrics.jsonl").unlink()
     shutil.rmtree(comparison / "scool-attention-0" / "graphs")
     (comparison / "scool-sbm-1" / "clients.safetensors").unlink()
-    tab = Tab(browser, write_report([comparison]))
+    with pytest.warns(DamageWarning):
+        path = write_report([comparison])
+    tab = Tab(browser, path)
     notes = tab.page.inner_text("#note-list")
     assert "run.json is damaged" in notes and "metrics.jsonl is missing" in notes
-    assert "no graph is recorded" in notes and "clients.safetensors is missing" in notes
+    assert "metrics.jsonl is damaged: it ends after line" in notes
+    assert "no graph file can be read" in notes and "clients.safetensors is missing" in notes
     for run in range(6):
         tab.page.select_option("#run", str(run))
         tab.page.wait_for_timeout(50)

@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 
 import scool
+from records import change_header, change_rows, make_old
+from scool.recording.damage import DamageWarning
+from scool.recording.folder import RunFolder
 from scool.report.content import page_content
 from scool.report.differences import group_runs
 from scool.report.lines import client_band, cumulative, curve, figures
 from scool.report.records import find_runs, read_run
+from toys import classification
 
 
 def records_of(*paths: Path):
@@ -55,10 +59,9 @@ def test_seeds_share_a_line_and_other_options_do_not(made: Path, comparison: Pat
     groups = group_runs(records_of(made))
     assert list(groups) == ["local", "scool-sbm", "scool-attention"]
     assert groups["scool-sbm"] == [2, 3]
-    path = comparison / "scool-sbm-0" / "run.json"
-    header = json.loads(path.read_text())
-    header["config"]["algorithm"]["fraction"] = 0.5
-    path.write_text(json.dumps(header))
+    config = RunFolder(comparison / "scool-sbm-0").header["config"]
+    config["algorithm"]["fraction"] = 0.5
+    change_header(comparison / "scool-sbm-0", config=config)
     groups = group_runs(records_of(made / "scool-sbm-0", comparison / "scool-sbm-0"))
     assert list(groups) == ["scool-sbm (fraction=0.225)", "scool-sbm (fraction=0.5)"]
 
@@ -99,10 +102,10 @@ def test_clients_in_quarantine_are_in_no_block_and_come_last(with_quarantine: Pa
 
 def test_older_records_have_a_block_for_everybody(with_quarantine: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(with_quarantine / "sbm", tmp_path / "run"))
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    for row in rows:
-        row["blocks"][1] = 1
-    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    blocks = [row["blocks"] for row in RunFolder(run).rows()]
+    assert all(some[1] is None for some in blocks)
+    old = [{"blocks": [1 if block is None else block for block in some]} for some in blocks]
+    change_rows(run, lambda rows: [row | more for row, more in zip(rows, old, strict=True)])
     (found,) = page_content(records_of(run), "words")[0]["runs"]
     assert found["graph"]["learned_blocks"][1] == 1 and found["blocks"][0][1] == 1
 
@@ -130,6 +133,7 @@ def test_without_a_local_run_there_is_none_to_compare_with(made: Path) -> None:
 
 def test_old_folders_show_what_they_have(comparison: Path) -> None:
     for run in find_runs([comparison]):
+        make_old(run)
         (run / "clients.safetensors").unlink()
     values, blobs = page_content(records_of(comparison), "words")
     assert not any(name.startswith("truth") for name in blobs)
@@ -139,12 +143,30 @@ def test_old_folders_show_what_they_have(comparison: Path) -> None:
     assert any("older version" in words for words in values["runs"][0]["problems"])
 
 
+def test_a_damaged_checkpoint_is_named_beside_older_memberships(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    method = scool.SCooL(prior=scool.SBM(num_blocks=2))
+    options = {"rounds": 2, "checkpoint_every": 1, "device": "cpu"}
+    scool.fit(classification(), "linear", method, out=run, **options)
+    newest = run / "checkpoint-000002.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    with pytest.warns(DamageWarning, match=f"{newest} is damaged: .* An older one is shown"):
+        (found,) = page_content(records_of(run), "words")[0]["runs"]
+    assert [len(row) for row in found["memberships"]] == [2] * 4
+    assert any(words.startswith(f"{newest} is damaged") for words in found["problems"])
+
+
 def test_a_run_without_records_is_content_too(comparison: Path) -> None:
     run = comparison / "local-0"
     for name in ("metrics.jsonl", "timing.jsonl"):
         (run / name).unlink()
     shutil.rmtree(run / "graphs")
-    values, _ = page_content(records_of(run), "words")
+    with pytest.warns(DamageWarning) as said:
+        values, _ = page_content(records_of(run), "words")
     (line,) = values["lines"]
     assert line["score"]["round"] == [] and line["figures"]["score"] is None
     assert values["runs"][0]["graph"] is None
+    aloud = [str(warning.message) for warning in said]
+    for name in ("metrics.jsonl", "timing.jsonl", "graphs/000003.safetensors"):
+        for words in (aloud, values["runs"][0]["problems"]):
+            assert any(problem.startswith(f"{run / name} is missing") for problem in words)

@@ -8,10 +8,12 @@ import pytest
 import torch
 
 import scool
+from records import make_old
 from scool.cli.main import dispatch
 from scool.drawing.matrices import graph_picture
 from scool.drawing.style import line_style, marker_of
 from scool.errors import ConfigError, RunError
+from scool.recording.damage import DamageWarning
 from scool.report.plot import KINDS, write_plot
 from scool.report.plots_graph import Panel, client_order, draw_panels
 from scool.report.records import read_run
@@ -86,13 +88,26 @@ def test_what_cannot_be_drawn_is_said(made: Path, tmp_path: Path, comparison: Pa
         write_plot("accuracy", [made], tmp_path / "x.gif")
     with pytest.raises(ConfigError, match="columns = 3"):
         write_plot("accuracy", [made], tmp_path / "x.pdf", columns=3)
-    (comparison / "local-0" / "clients.safetensors").unlink()
-    with pytest.raises(RunError, match=r"clients\.safetensors is missing"):
-        write_plot("partition", [comparison / "local-0"], tmp_path / "x.pdf")
-    (comparison / "local-0" / "metrics.jsonl").unlink()
-    for kind in ("accuracy", "budget", "graph-error", "gains"):
-        with pytest.raises(RunError, match="is not possible"):
-            write_plot(kind, [comparison / "local-0"], tmp_path / "x.pdf")
+    gone, old = (comparison / f"local-{seed}" for seed in (0, 1))
+    make_old(old)
+    for run in (gone, old):
+        (run / "clients.safetensors").unlink()
+    with pytest.raises(RunError, match=r"no clients\.safetensors that can be read"):
+        write_plot("partition", [old], tmp_path / "x.pdf")
+    with (
+        pytest.raises(RunError, match=r"no clients\.safetensors that can be read"),
+        pytest.warns(DamageWarning, match=r"local-0/clients\.safetensors is missing"),
+    ):
+        write_plot("partition", [gone], tmp_path / "x.pdf")
+    for run in (gone, old):
+        (run / "metrics.jsonl").unlink()
+        for kind in ("accuracy", "budget", "graph-error", "gains"):
+            with (
+                pytest.warns(DamageWarning) as said,
+                pytest.raises(RunError, match="is not possible"),
+            ):
+                write_plot(kind, [run], tmp_path / "x.pdf")
+            assert any(str(w.message) == f"{run}/metrics.jsonl is missing" for w in said)
     assert not list(tmp_path.glob("x.*"))
 
 

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import torch
 from matplotlib.lines import Line2D
-from safetensors.torch import save_file
 
 from records import change_rows
 from scool.errors import RunError
 from scool.experiment.reproduction.plan import Study, choose_rows
 from scool.experiment.reproduction.rows import TABLE1, Row
+from scool.recording.damage import DamageWarning
+from scool.recording.folder import RunFolder
 from scool.recording.writer import RunWriter
 from scool.report import reproduced
 from scool.report.convergence import local_epochs
@@ -251,10 +252,7 @@ def test_unmasked_accuracy_has_a_column_where_it_was_measured(tmp_path: Path) ->
     path = record(tmp_path, ROWS["local"], 0, 90.0)
     found, _ = summaries(tmp_path, TABLE1)
     assert "unmasked |" not in as_markdown("table1", STUDY, list(found.values()), [])
-    metrics = path / "metrics.jsonl"
-    metrics.write_text(
-        metrics.read_text().replace('{"round"', '{"unmasked_accuracy_mean": 7, "round"')
-    )
+    change_rows(path, lambda rows: [row | {"unmasked_accuracy_mean": 7} for row in rows])
     record(tmp_path, ROWS["ditto"], 0, 80.0)
     found, _ = summaries(tmp_path, TABLE1)
     text = as_markdown("table1", STUDY, list(found.values()), [])
@@ -275,20 +273,26 @@ def test_damaged_records_are_left_out_by_name(tmp_path: Path) -> None:
     lines = (short / "metrics.jsonl").read_text().splitlines(keepends=True)
     (short / "metrics.jsonl").write_text(lines[0])
     (broken / "run.json").write_text("{")
-    found, notes = summaries(tmp_path, TABLE1)
+    with pytest.warns(DamageWarning, match=f"{broken}/run.json is damaged: Expecting"):
+        found, notes = summaries(tmp_path, TABLE1)
     assert found["local"]["seeds"] == [0] and not found["local"]["stopped"]
     assert f"{empty} is left out: damaged, 0 of 100 rounds are recorded" in notes
     assert f"{short} is left out: damaged, 1 of 100 rounds are recorded" in notes
-    assert any(note.startswith(f"{broken} is left out: run.json is damaged") for note in notes)
+    words = f"{broken} is left out: {broken}/run.json is damaged"
+    assert any(note.startswith(words) for note in notes)
+    flipped = record(tmp_path, ROWS["local"], 4, 50.0) / "metrics.jsonl"
+    flipped.write_text(flipped.read_text().replace("50.0", "99.0"))
+    with pytest.warns(DamageWarning) as said:
+        found, notes = summaries(tmp_path, TABLE1)
+    assert found["local"]["seeds"] == [0]
+    assert any(f"{flipped} is damaged: line 2: it does not" in str(w.message) for w in said)
+    assert f"{flipped.parent} is left out: damaged, 1 of 100 rounds are recorded" in notes
 
 
 def test_a_run_without_an_accuracy_is_left_out_by_name(tmp_path: Path) -> None:
     record(tmp_path, ROWS["local"], 0, 90.0)
     broken = record(tmp_path, ROWS["local"], 1, 50.0)
-    metrics = broken / "metrics.jsonl"
-    metrics.write_text(
-        metrics.read_text().replace('"accuracy_mean": 50.0', '"accuracy_mean": null')
-    )
+    change_rows(broken, lambda rows: [rows[0], rows[1] | {"accuracy_mean": None}])
     found, notes = summaries(tmp_path, TABLE1)
     assert found["local"]["seeds"] == [0]
     assert notes == [f"{broken} is left out: damaged, round 100 has scores and no accuracy"]
@@ -333,9 +337,8 @@ def test_part_of_the_data_is_not_the_experiment_of_the_paper(tmp_path: Path) -> 
         tensors = {f"counts/{part}": counts.clone() for part in ("train", "test")}
         tensors |= {"counts/val": counts * 0, "classes": counts > 0}
         words = dict.fromkeys(("client_names", "class_names", "mean", "std"))
-        about = {"format": "scool-clients-1", "name": "x", "task": "classification", **words}
-        about["input_shape"] = [3, 32, 32]
-        save_file(tensors, path / "clients.safetensors", {"scool": json.dumps(about)})
+        about = {"name": "x", "task": "classification", "input_shape": [3, 32, 32], **words}
+        RunWriter.open(path).write("clients.safetensors", "clients", tensors, about)
         row = summaries(tmp_path, TABLE1)[0]["local"]
         assert row["samples"] == samples and row["difference"] == difference
     assert "90.00 (20 samples a client, the paper 500)" in as_markdown("table1", STUDY, [row], [])
@@ -364,9 +367,9 @@ def test_divergence_is_shown(tmp_path: Path) -> None:
 
 
 def test_clients_that_stopped_are_shown(tmp_path: Path) -> None:
-    for seed, lost in ((0, '"quarantined": {"1": "loss"}'), (1, '"diverged": 2')):
-        metrics = record(tmp_path, ROWS["local"], seed, 50.0) / "metrics.jsonl"
-        metrics.write_text(metrics.read_text().replace('"round": 99', f'{lost}, "round": 99'))
+    for seed, lost in ((0, {"quarantined": {"1": "loss"}}), (1, {"diverged": 2})):
+        path = record(tmp_path, ROWS["local"], seed, 50.0)
+        change_rows(path, lambda rows, lost=lost: [rows[0], rows[1] | lost])
         row = summaries(tmp_path, TABLE1)[0]["local"]
         assert row["stopped"] == ("1 of 3", "up to 2 of 3")[seed] + " clients stopped"
     assert "50.00 (up to 2 of 3 clients stopped)" in as_markdown("table1", STUDY, [row], [])
@@ -453,19 +456,16 @@ def test_convergence_over_local_epochs(tmp_path: Path) -> None:
 
 
 def test_convergence_averages_the_losses_between_evaluations(tmp_path: Path) -> None:
-    record(tmp_path, ROWS["local"], 0, 80.0)
-    (path,) = tmp_path.glob("local-*/metrics.jsonl")
-    first, last = (json.loads(line) for line in path.read_text().splitlines())
+    path = record(tmp_path, ROWS["local"], 0, 80.0)
+    first, last = RunFolder(path).rows()
     between = [{**first, "round": t, "scores": None, "train_loss": float(t)} for t in (10, 20)]
-    lines = [first, *between, {**last, "train_loss": 60.0}]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    change_rows(path, lambda _: [first, *between, {**last, "train_loss": 60.0}])
     rows = figures("convergence", tmp_path)["convergence"]
     losses = [(r["round"], r["mean"]) for r in rows if r["measure"] == "train_loss"]
     assert losses == [(1, first["train_loss"]), (100, 30.0)]
-    record(tmp_path, ROWS["local"], 1, 80.0)  # evaluated in other rounds, too: the same windows
-    (path,) = tmp_path.glob("local-1-*/metrics.jsonl")
+    path = record(tmp_path, ROWS["local"], 1, 80.0)  # evaluated in other rounds, too: same windows
     scored = [{**first, "round": t, "train_loss": 9.0} for t in (10, 20)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in [first, *scored, last]))
+    change_rows(path, lambda _: [first, *scored, last])
     rows = figures("convergence", tmp_path)["convergence"]
     losses = [(r["round"], r["mean"]) for r in rows if r["measure"] == "train_loss"]
     assert losses == [(1, first["train_loss"]), (100, (30.0 + (9 + 9 + 1) / 3) / 2)]
@@ -476,12 +476,15 @@ def convergence(place: Path, rows: tuple[Row, ...]) -> Any:
     return figures_of("convergence", measured)["convergence"]
 
 
+def start_at_nine(path: Path) -> None:
+    """A run whose first evaluation is far below the last."""
+    change_rows(path, lambda rows: [rows[0] | {"accuracy_mean": 9}, rows[1]])
+
+
 def test_convergence_of_many_rows_has_axes_for_scool(tmp_path: Path) -> None:
     for number, row in enumerate(TABLE1):
         for seed in (0, 1):
-            metrics = record(tmp_path, row, seed, 60.0 + number) / "metrics.jsonl"
-            first = f'"accuracy_mean": {61.0 + number}'
-            metrics.write_text(metrics.read_text().replace(first, '"accuracy_mean": 9'))
+            start_at_nine(record(tmp_path, row, seed, 60.0 + number))
     plot = convergence(tmp_path, TABLE1)
     top, losses, bottom, _ = plot.figure.axes
     names = [[line.get_label() for line in axes.lines] for axes in (top, bottom)]
@@ -500,9 +503,7 @@ def test_convergence_of_few_rows_is_whole_and_has_bands(tmp_path: Path) -> None:
     rows = ROWS["local"], ROWS["scool-sbm"]
     for row in rows:
         for seed in (0, 1):
-            metrics = record(tmp_path, row, seed, 80.0 + seed) / "metrics.jsonl"
-            first = f'"accuracy_mean": {81.0 + seed}'
-            metrics.write_text(metrics.read_text().replace(first, '"accuracy_mean": 9'))
+            start_at_nine(record(tmp_path, row, seed, 80.0 + seed))
     left, right = convergence(tmp_path, rows).figure.axes
     assert left.get_ylim()[0] < 9.0 and left.get_xlim()[0] == 0.0
     assert len(left.collections) == len(right.collections) == 2
@@ -542,8 +543,14 @@ def test_heat_maps_of_the_recorded_rounds(tmp_path: Path) -> None:
     for file in tmp_path.glob("scool-sbm-*/graphs/*"):
         file.write_bytes(b"damaged")
     measured, _ = collect(STUDY, choose_rows("graphs", "scool-sbm"), [tmp_path])
-    with pytest.raises(RunError, match="its records have no graphs/ that can be read"):
+    with (
+        pytest.warns(DamageWarning) as said,
+        pytest.raises(RunError, match="its records have no graphs/ that can be read"),
+    ):
         figures_of("graphs", measured)
+    words = [str(warning.message) for warning in said]
+    for file in tmp_path.glob("scool-sbm-*/graphs/*"):
+        assert any(f"{file} is damaged: it is cut off" in sentence for sentence in words)
 
 
 def test_graph_error_of_the_first_rounds(tmp_path: Path) -> None:

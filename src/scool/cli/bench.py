@@ -1,4 +1,4 @@
-"""`scool bench engine | scaling | estep | scale-out`."""
+"""`scool bench engine | scaling | estep | scale-out | checkpoints`."""
 
 import json as json_module
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from scool.experiment.bench import bench_engine, bench_estep, bench_scaling
+from scool.experiment.bench_checkpoints import bench_checkpoints
 from scool.experiment.scale_out import CLIENTS, RANKS, bench_scale_out
 
 
@@ -20,11 +21,12 @@ class BenchCommand:
     On shared machines compare the ratios, which are measured in one run, not the times.
     """
 
-    what: tyro.conf.Positional[Literal["engine", "scaling", "estep", "scale-out"]]
+    what: tyro.conf.Positional[Literal["engine", "scaling", "estep", "scale-out", "checkpoints"]]
     """engine: against the per-client loop; scaling: growth with K; estep: SBM and MMSBM;
-    scale-out: rounds of several ranks on this machine's CPU, and their efficiency."""
+    scale-out: rounds of several ranks on this machine's CPU, and their efficiency; checkpoints: a
+    run with one every ten rounds against one with none."""
     device: str = "auto"
-    """auto, cpu or cuda (engine, scaling)."""
+    """auto, cpu or cuda (engine, scaling, checkpoints)."""
     clients: tuple[int, ...] = CLIENTS
     """scale-out: numbers of clients."""
     ranks: tuple[int, ...] = RANKS
@@ -40,6 +42,8 @@ def bench(arguments: Sequence[str]) -> int:
         rows = bench_engine(command.device)
     elif command.what == "scale-out":
         rows = bench_scale_out(command.clients, command.ranks)
+    elif command.what == "checkpoints":
+        rows = bench_checkpoints(command.device)
     else:
         rows = bench_estep() if command.what == "estep" else [bench_scaling(command.device)]
     if command.json:

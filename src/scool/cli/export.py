@@ -16,7 +16,8 @@ from scool.report.records import check_run, read_run
 
 @dataclass(frozen=True)
 class ExportCommand:
-    """Write the graph of the last round as GraphML and CSV, and each client's model."""
+    """Write each client's model as of the newest checkpoint, and the graph of that round as GraphML
+    and CSV."""
 
     run: tyro.conf.Positional[Path]
     """The folder of a run."""
@@ -28,8 +29,9 @@ def export(arguments: Sequence[str]) -> int:
     command = tyro.cli(ExportCommand, args=list(arguments), prog="scool export")
     check_run("run", command.run)
     out = command.out or command.run / "export"
-    record = read_run(command.run)
-    clients, found, graph = record.clients, record.last_graph(), None
+    record, folder = read_run(command.run), RunFolder(command.run)
+    rounds, theta = theta_of(folder)
+    clients, found, graph = record.clients, record.last_graph(rounds), None
     if found is not None:
         names = clients.client_names if clients else None
         graph = Graph.of(
@@ -38,8 +40,6 @@ def export(arguments: Sequence[str]) -> int:
             tuple(names) if names else None,
             clients.groups if clients else None,
         )
-    folder = RunFolder(command.run)
-    theta, fixed = theta_of(folder), read_fixed(folder)
-    files = write_export(graph, theta, fixed, record.header, clients, out)
+    files = write_export(graph, theta, read_fixed(folder), record.header, clients, out)
     print(f"{out}: {len(files)} files")
     return 0

@@ -24,10 +24,12 @@ from scool.experiment.recipes import METHODS
 from scool.experiment.result import Result
 from scool.experiment.run import Interrupted, prepare_data
 from scool.learning.local_sgd import LocalSGD
+from scool.recording.damage import OtherVersion, check_format
 from scool.recording.disk import read_text, write_json
 from scool.recording.folder import RunFolder, is_taken, make_folder
 from scool.recording.lines import BOOL, OBJECT, TEXT, TEXTS, WHOLE, Kind, check_kinds
 from scool.recording.seals import SEAL, check_seal, with_seal
+from scool.recording.tensors import damaged
 from scool.recording.writer import RunWriter
 
 OLD, FORMAT = "scool-compare-1", "scool-compare-2"
@@ -217,12 +219,16 @@ def read_comparison(folder: Path) -> Comparison:
     path = folder / "compare.json"
     try:
         values = json.loads(read_text(path))
+        check_kinds(values, {"format": TEXT})
+        check_format(values["format"], OLD, FORMAT)
         check_kinds(values, _FIELDS, optional=("figures",))
         if values["format"] == FORMAT or SEAL in values:
             check_seal(values)
         return Comparison.from_dict(values)
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}") from error
+    except OtherVersion as error:
+        raise damaged(path, error) from error
     except (ValueError, RecursionError, ConfigError) as error:
         raise RunError(
             f"{path} is damaged, or of another version: {error}. Bring back a whole copy of it, "

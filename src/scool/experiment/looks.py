@@ -67,7 +67,12 @@ def result_html(result: "Result") -> str:
 
 def export_result(result: "Result", folder: Path) -> list[Path]:
     """The graph and the models of a result as files."""
-    header = {"method": result.method, "model": result.network, "complete": True}
+    header = {
+        "run": result.run,
+        "method": result.method,
+        "model": result.network,
+        "complete": True,
+    }
     clients = describe_clients(result.federation)
     fixed = fixed_tensors(result.module)
     return write_export(result.graph, result.theta, fixed, header, clients, folder)

@@ -16,7 +16,13 @@ from scool.models import ModelConfig, fixed_tensors, unstack
 from scool.recording.clients import Clients, read_clients
 from scool.recording.damage import warn_damage
 from scool.recording.folder import RunFolder
-from scool.recording.models import model_name, read_fixed, read_model, write_model
+from scool.recording.models import (
+    model_name,
+    read_exported,
+    read_fixed,
+    read_model,
+    write_model,
+)
 from scool.types import Params, Tree
 
 Own = nn.Module | Callable[[], nn.Module]
@@ -45,7 +51,7 @@ def load_model(run: str | Path, client: int, module: Own | None = None) -> Clien
         return _assemble(*read_model(path), module, path)
     for folder in (path, path / "models"):
         if (folder / model_name(client)).is_file():
-            return _assemble(*read_model(folder / model_name(client)), module, path)
+            return _assemble(*read_exported(folder, client), module, path)
     exported = sorted(
         p.name for f in (path, path / "models") for p in f.glob("client-*.safetensors")
     )
@@ -55,9 +61,9 @@ def load_model(run: str | Path, client: int, module: Own | None = None) -> Clien
     return _assemble(*params_of(path, client), module, path)
 
 
-def theta_of(folder: RunFolder) -> Tree:
-    """The models of all clients in the newest checkpoint of a run that is whole. Warns where a
-    newer one is damaged. Nothing but the checkpoint is needed for it."""
+def theta_of(folder: RunFolder) -> tuple[int, Tree]:
+    """The models of all clients in the newest checkpoint of a run that is whole, and after how many
+    rounds that was. Warns where a newer one is damaged. Needs nothing but the checkpoint."""
     path = folder.path
     checkpoint, problems = folder.last_checkpoint()
     if checkpoint is None and folder.header.get("status") == "finished":
@@ -74,13 +80,13 @@ def theta_of(folder: RunFolder) -> Tree:
         raise RunError(f"{path} holds no models: its method keeps none in its checkpoint")
     if len({len(t) if t.dim() else 0 for t in theta.values()}) != 1:
         raise RunError(f"{path} is damaged: its models are not of one number of clients")
-    return theta
+    return checkpoint.rounds, theta
 
 
 def params_of(path: Path, client: int) -> tuple[Params, dict[str, Any]]:
     """What a client's model holds in the newest checkpoint of a run, and what it is for."""
     folder = RunFolder.open(path)
-    theta = theta_of(folder)
+    _, theta = theta_of(folder)
     last = len(next(iter(theta.values()))) - 1
     require(client in range(last + 1), "client", client, f"give a number from 0 to {last}")
     tensors = {**read_fixed(folder), **unstack(theta, client)}

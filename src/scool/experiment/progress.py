@@ -3,9 +3,9 @@
 import hashlib
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ from scool.algorithms.between_rounds import unwrapped
 from scool.data.federation import Federation
 from scool.engines.placement import Placement, better_placement
 from scool.engines.sharded import AnyEngine, ShardedEngine
-from scool.engines.sharded_ranks import Ranks
-from scool.errors import RunError
+from scool.engines.sharded_ranks import RankLost, Ranks
+from scool.errors import RunError, ScoolError
 from scool.experiment.older import modern
 from scool.experiment.options import as_dict, neutral
 from scool.recording.checkpoint import Checkpoint, flatten, unflatten
@@ -200,6 +200,22 @@ def open_run(
         seconds=sum(row["seconds"] for row in times),
         moved=moved,
     )
+
+
+@contextmanager
+def telling_what_is_saved(progress: Progress) -> Iterator[None]:
+    """Where another rank is lost, at whatever moment, the first rank says how to go on."""
+    try:
+        yield
+    except RankLost as error:
+        writer = progress.writer
+        if writer is None or not progress.ranks.is_first:
+            raise
+        with suppress(ScoolError):
+            writer.flush()
+        saved = f"round {progress.saved}" if progress.saved else "the start"
+        saved += f" is saved, `scool resume {writer.path}` goes on from there"
+        raise RankLost(f"{error}; {saved}, with any number of ranks") from error
 
 
 def _begin(path: Path, header: Mapping[str, Any], ranks: Ranks, held: ExitStack) -> RunWriter:

@@ -35,6 +35,7 @@ class Result:
     module: nn.Module = field(repr=False)
     run_dir: Path | None = None
     network: Mapping[str, Any] | None = None  # the model by name and options; None: one's own
+    run: str | None = None  # the identity in every file of its records
 
     @property
     def accuracy(self) -> Tensor:

@@ -26,7 +26,7 @@ from scool.errors import RunError, ScoolError, check_kind, require
 from scool.evaluation.accuracy import evaluate
 from scool.experiment.checks import check_method, checked_model, checked_step, remarks
 from scool.experiment.options import as_dict
-from scool.experiment.progress import identity_of, open_run
+from scool.experiment.progress import identity_of, open_run, telling_what_is_saved
 from scool.experiment.quarantine import as_mixed, check_anybody, check_test, warn_quarantined
 from scool.experiment.result import Result
 from scool.experiment.rows import describe_round
@@ -187,6 +187,7 @@ def fit(
     with ExitStack() as held:
         progress = open_run(out, resume, header, engine, algorithm, theta0, held)
         writer = progress.writer
+        held.enter_context(telling_what_is_saved(progress))
         if writer:
             ranks.first(lambda: _describe(writer, federation, fixed))
         is_watched = bool(recorders) or not ranks.is_first
@@ -222,14 +223,8 @@ def fit(
                         progress.save(engine)
                     progress.commit()
                     stop.check()
-        except RankLost as error:
-            if writer is None or not ranks.is_first:
-                raise
-            with suppress(ScoolError):
-                writer.flush()
-            saved = f"round {progress.saved}" if progress.saved else "the start"
-            saved += f" is saved, `scool resume {writer.path}` goes on from there"
-            raise RankLost(f"{error}; {saved}, with any number of ranks") from error
+        except RankLost:
+            raise  # see `telling_what_is_saved`
         except KeyboardInterrupt:
             if writer is None or not stop.is_agreed:
                 raise
@@ -262,6 +257,7 @@ def fit(
             module=module,
             run_dir=writer.path if writer else None,
             network=header["model"],
+            run=writer.run if writer else header["run"],
         )
         if writer:
             about: dict[str, Any] = {"rounds_done": rounds, "result": result.summary()}

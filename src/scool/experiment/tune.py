@@ -18,6 +18,7 @@ from scool.experiment.options import as_dict, with_options
 from scool.experiment.result import finite, spread
 from scool.experiment.run import Interrupted
 from scool.experiment.search import Options, Search
+from scool.recording.damage import check_format
 from scool.recording.disk import read_text, sync, write_json
 from scool.recording.folder import is_taken, make_folder
 from scool.recording.lines import (
@@ -33,6 +34,7 @@ from scool.recording.lines import (
 )
 from scool.recording.log import Log
 from scool.recording.seals import SEAL, check_seal, first_link, identity_seal, with_seal
+from scool.recording.tensors import damaged
 
 
 def judged_by_validation(federation: Federation) -> Federation:
@@ -226,8 +228,8 @@ def _finished(out: Path, about: Mapping[str, Any]) -> list[dict[str, Any]]:
         found = read_lines(path, lambda row: check_kinds(row, _RUN))  # taken up, then killed
     if found.flaw and not found.is_cut:
         raise RunError(
-            f"{path} is damaged: {found.flaw}, and so no finished run. Delete that line and those "
-            "after it, and their runs are done again, or bring back a whole copy of the file"
+            f"{path} is damaged: {found.flaw}. Delete that line and those after it, and their "
+            "runs are done again, or bring back a whole copy of the file"
         )
     return found.rows
 
@@ -242,8 +244,7 @@ def _read(folder: Path) -> dict[str, Any]:
     try:
         values = json.loads(read_text(path))
         check_kinds(values, {"format": TEXT})
-        if values["format"] not in (OLD, FORMAT):
-            raise ValueError(f"its format is {values['format']!r}: another version of scool's")
+        check_format(values["format"], OLD, FORMAT)
         if values["format"] == FORMAT or SEAL in values:
             check_kinds(values, {"run": TEXT, SEAL: TEXT})
             check_seal(values)
@@ -297,8 +298,6 @@ def searched_data(folder: Path) -> dict[str, Any]:
     return values
 
 
-def _damaged(folder: Path, why: object) -> RunError:
-    return RunError(
-        f"{folder / 'tune.json'} is damaged: {why}. Bring back a whole copy of it, or search anew "
-        "in another folder"
-    )
+def _damaged(folder: Path, error: Exception) -> RunError:
+    remedy = "Bring back a whole copy of it, or search again in another folder"
+    return damaged(folder / "tune.json", error, remedy)

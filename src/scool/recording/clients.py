@@ -120,7 +120,10 @@ def read_clients(folder: RunFolder) -> Clients | None:
         raise damaged(path, error, _REMEDY) from error
 
 
-_REMEDY = "Bring back a whole copy, or delete it: `scool resume` writes it again"
+_REMEDY = (
+    "Bring back a whole copy, or let `scool resume` write it again (`scool rerun` where the run "
+    "kept no models)"
+)
 
 
 def _check_shapes(clients: Clients) -> None:

@@ -64,7 +64,7 @@ def write_json(path: Path, content: Any) -> None:
 
 def sync(paths: Iterable[Path]) -> None:
     """Flush files that were written without it, and the folders that name them. What somebody has
-    taken away since is passed over.
+    taken away or replaced by a pipe or a link since is passed over.
 
     Raises:
         RunError: the disk refuses.
@@ -72,9 +72,9 @@ def sync(paths: Iterable[Path]) -> None:
     folders: set[Path] = set()
     for path in paths:
         try:
-            with path.open("rb") as file:
+            with open_plain(path) as file:
                 os.fsync(file.fileno())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotPlainError):
             continue
         except OSError as error:
             raise RunError(f"cannot write {path}: {error.strerror}. {_remedy(error)}") from error
@@ -107,19 +107,24 @@ def clean(*folders: Path) -> None:
 # ---------------------------------------------------------------------- reading
 
 
+class NotPlainError(OSError):
+    """A pipe, a device, a link or a folder has the name of a record."""
+
+
 def open_plain(path: Path) -> BinaryIO:
     """Open a plain file for reading.
 
     Raises:
-        OSError: there is none, or something else has its name; `strerror` says what.
+        NotPlainError: something else has its name; `strerror` says what.
+        OSError: there is none, or it cannot be opened.
     """
     if path.is_symlink():
-        raise OSError(errno.ELOOP, "it is a link, and records are never read through one")
+        raise NotPlainError(errno.ELOOP, "it is a link, and records are never read through one")
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
     descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is not a plain file")
+        raise NotPlainError(errno.EINVAL, "it is not a plain file")
     return os.fdopen(descriptor, "rb")
 
 

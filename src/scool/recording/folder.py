@@ -15,12 +15,12 @@ from torch import Tensor
 
 from scool.errors import RunError
 from scool.recording.checkpoint import Checkpoint, as_checkpoint
-from scool.recording.disk import read_text, sync_folder
+from scool.recording.disk import LARGEST_TEXT, open_plain, read_text, sync_folder
 from scool.recording.header import parse_header
 from scool.recording.lines import Lines, read_rounds
 from scool.recording.lock import LOCK
 from scool.recording.manifest import Manifest, read_manifest, whole_file
-from scool.recording.seals import first_link
+from scool.recording.seals import first_link, open_line
 from scool.recording.shards import part_name, take_rows
 from scool.recording.tensors import TensorFile, damaged, read_tensors
 
@@ -99,8 +99,13 @@ class RunFolder:
         path = self.path / "run.json"
         try:
             header = parse_header(read_text(path))
-            if "run" not in header and (manifest := self._manifest()) and not manifest.older:
+            manifest = self._manifest()
+            if manifest is None:
+                return header
+            if "run" not in header and not manifest.older:
                 raise ValueError("it does not say which run it is, and manifest.json does")
+            if "run" in header and manifest.run != header["run"] and self._log_is_of(manifest.run):
+                raise ValueError("it belongs to another run than manifest.json and metrics.jsonl")
             return header
         except (OSError, ValueError) as error:
             remedy = "Put a whole one in its place, or start again in another folder"
@@ -113,6 +118,16 @@ class RunFolder:
             return read_manifest(self.path)
         except (OSError, ValueError):
             return None
+
+    def _log_is_of(self, run: str) -> bool:
+        """Whether `metrics.jsonl` is of a run: who decides where `run.json` and `manifest.json`
+        differ."""
+        try:
+            with open_plain(self.path / METRICS) as file:
+                open_line(file.readline(LARGEST_TEXT).rstrip(b"\n"), first_link(run, METRICS))
+        except (OSError, ValueError):
+            return False
+        return True
 
     def _identity(self) -> tuple[str | None, Manifest | None]:
         """Whose folder this is, and what it must hold; None where nobody can tell. Read once."""
@@ -205,8 +220,8 @@ class RunFolder:
             return w
         except (OSError, ValueError) as error:
             remedy = (
-                "Bring back a whole copy, or delete it: `scool resume` goes on without the record "
-                "of that round, `scool rerun` repeats all"
+                "Bring back a whole copy; without the file, `scool resume` goes on and leaves that "
+                "round out, `scool rerun` repeats all"
             )
             raise damaged(self.path / name, error, remedy) from error
 

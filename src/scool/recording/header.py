@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from scool.recording.damage import check_format
 from scool.recording.lines import (
     LIST,
     NUMBER,
@@ -42,15 +43,15 @@ def parse_header(text: str) -> dict[str, Any]:
     """What a `run.json` says.
 
     Raises:
-        ValueError: it is damaged; says how.
+        ValueError: it is damaged, or of another version; says how.
     """
     try:
         header = json.loads(text)
     except RecursionError as error:
         raise ValueError("it is nested too deep") from error
+    check_kinds(header, {"format": TEXT}, optional=["format"])
+    check_format(header.get("format", OLD), OLD, FORMAT)
     check_kinds(header, _HEADER, optional=_HEADER)
-    if header.get("format", OLD) not in (OLD, FORMAT):
-        raise ValueError(f"its format is {header['format']!r}: another version of scool wrote it")
     if header.get("format") == FORMAT or SEAL in header:
         check_kinds(header, {"run": TEXT, SEAL: TEXT})
         check_seal(header)

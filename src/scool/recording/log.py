@@ -1,7 +1,7 @@
 """A log of JSON lines that only grows, each line sealed upon the one before."""
 
-import errno
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
@@ -13,8 +13,8 @@ from scool.recording.seals import first_link, seal_line
 
 @final
 class Log:
-    """Appends to one `.jsonl` file. It keeps the rows: a file that somebody deletes or changes
-    while the run goes on is written again from them."""
+    """Appends to one `.jsonl` file. It keeps the rows: a file that somebody deletes, changes or
+    puts something else in the place of while the run goes on is written again from them."""
 
     def __init__(self, path: Path, run: str, rows: Sequence[Mapping[str, Any]] = ()) -> None:
         """A log that holds these rows. The file is not touched before `rewrite` or `append`."""
@@ -47,7 +47,8 @@ class Log:
             if _size_of(self.path) != size:
                 return self.rewrite()
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-            descriptor = os.open(self.path, flags | getattr(os, "O_BINARY", 0), 0o666)
+            flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+            descriptor = os.open(self.path, flags, 0o666)
             with os.fdopen(descriptor, "ab") as file:
                 file.write(line)
         except OSError as error:
@@ -68,18 +69,14 @@ class Log:
 
 
 def _size_of(path: Path) -> int:
+    """The size of a plain file; -1 where something else has its name."""
     try:
-        return os.lstat(path).st_size
-    except FileNotFoundError:
+        found = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
         return 0
-    except OSError as error:
-        if error.errno == errno.ENOTDIR:
-            return 0
-        raise
+    return found.st_size if stat.S_ISREG(found.st_mode) else -1
 
 
 def _holds(path: Path, content: bytes) -> bool:
     """Whether a file has exactly this content. An empty log need not be there."""
-    if _size_of(path) != len(content):
-        return False
-    return not content or (not path.is_symlink() and path.read_bytes() == content)
+    return _size_of(path) == len(content) and (not content or path.read_bytes() == content)

@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from scool.recording.damage import check_format
 from scool.recording.disk import MIB, open_plain, read_text, write_json
 from scool.recording.lines import BOOL, COUNT, OBJECT, TEXT, check_kinds
 from scool.recording.seals import check_seal, with_seal
@@ -41,7 +42,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     """The list of a folder; None where there is none.
 
     Raises:
-        ValueError: it is damaged; says how.
+        ValueError: it is damaged, or of another version; says how.
         OSError: it cannot be read.
     """
     try:
@@ -50,11 +51,11 @@ def read_manifest(folder: Path) -> Manifest | None:
         return None
     except RecursionError as error:
         raise ValueError("it is nested too deep") from error
-    kinds = {"format": TEXT, "run": TEXT, "files": OBJECT, "logs": OBJECT, "older": BOOL}
+    check_kinds(values, {"format": TEXT})
+    check_format(values["format"], FORMAT)
+    kinds = {"run": TEXT, "files": OBJECT, "logs": OBJECT, "older": BOOL}
     check_kinds(values, kinds, optional=["older"])
     check_seal(values)
-    if values["format"] != FORMAT:
-        raise ValueError(f"its format is {values['format']!r}: another version of scool wrote it")
     check_kinds(values["files"], dict.fromkeys(values["files"], TEXT))
     logs: dict[str, tuple[int, str]] = {}
     for name, log in values["logs"].items():

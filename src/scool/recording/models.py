@@ -1,6 +1,7 @@
 """One client's model as one file: safetensors, with all that is needed to use it."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from scool.recording.lines import (
     check_kinds,
     or_null,
 )
+from scool.recording.manifest import read_manifest
 from scool.recording.tensors import damaged, read_tensors, write_tensors
 from scool.types import Params
 
@@ -69,14 +71,40 @@ def write_model(path: Path, params: Params, about: Mapping[str, Any], run: str |
     return write_tensors(path, "model", params, run, about)
 
 
-def read_model(path: Path) -> tuple[Params, dict[str, Any]]:
-    """What `write_model` wrote.
+def exported_seals(folder: Path) -> dict[str, str]:
+    """The seals of the models in a folder by file name, as a manifest there or above has them."""
+    for place, prefix in ((folder, ""), (folder.parent, f"{folder.name}/")):
+        with suppress(OSError, ValueError):  # `scool verify` says so; each file has its own seal
+            if manifest := read_manifest(place):
+                files = manifest.files.items()
+                return {n.removeprefix(prefix): s for n, s in files if n.startswith(prefix)}
+    return {}
+
+
+def read_exported(folder: Path, client: int) -> tuple[Params, dict[str, Any]]:
+    """The model of a client in a folder that `scool export` wrote.
+
+    Raises:
+        RunError: it is missing or damaged, or that of somebody else.
+    """
+    path = folder / model_name(client)
+    params, about = read_model(path, exported_seals(folder).get(path.name))
+    if about.get("client") not in (None, client):
+        error = ValueError(f"it is the model of client {about['client']}")
+        raise damaged(path, error, "Give a model that `scool export` wrote")
+    return params, about
+
+
+def read_model(path: Path, seal: str | None = None) -> tuple[Params, dict[str, Any]]:
+    """What `write_model` wrote, with this seal where it is known.
 
     Raises:
         RunError: there is no such file, or it is another.
     """
     try:
         found = read_tensors(path, "model")
+        if seal is not None and found.seal != seal:
+            raise ValueError("it is not the file that was written here")
         check_kinds(found.about, {"format": TEXT, **_ABOUT}, optional=_ABOUT)
         if any(c >= (found.about.get("outputs") or 0) for c in found.about.get("classes") or []):
             raise ValueError("it names classes that its network does not have")

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from scool.errors import RunError
+from scool.recording.damage import OtherVersion, check_format
 from scool.recording.disk import MIB, Bytes, open_plain, write_bytes
 from scool.recording.seals import SEAL, check_seal, with_seal
 
@@ -112,11 +113,7 @@ def read_tensors(
         if run is not None:
             raise ValueError("it has no checksum: it is not of this run")
         return TensorFile(about, tensors, None)
-    if about.get("format") != f"scool-{kind}-{VERSION}":
-        raise ValueError(
-            f"its format is {str(about.get('format'))!r}, and this version of scool reads "
-            f"'scool-{kind}-{VERSION}'"
-        )
+    check_format(about.get("format"), f"scool-{kind}-{VERSION}")
     check_seal(about)
     if run is not None and about.get("run") != run:
         raise ValueError("it belongs to another run")
@@ -136,6 +133,8 @@ def damaged(path: Path, error: Exception, remedy: str = "") -> RunError:
         return RunError(f"{path} is missing{more}")
     if isinstance(error, OSError):
         return RunError(f"{path} cannot be read: {error.strerror}{more}")
+    if isinstance(error, OtherVersion):
+        return RunError(f"{path} is of another version: {error}. Use that version to read it")
     return RunError(f"{path} is damaged: {error}{more}")
 
 

@@ -70,7 +70,8 @@ def verify_run(path: Path) -> Verdict:
         error = caught
     is_sealed = folder.run is not None
     verdict.add("run.json", error, is_sealed)
-    _add_manifest(folder, verdict)
+    is_over = header.get("status") in ("finished", "interrupted")
+    _add_manifest(folder, is_over and is_sealed, verdict)
     for name in dict.fromkeys((METRICS, TIMING, *folder.listed.logs)):
         _add_log(folder, name, header.get("status") == "finished", verdict)
     for name, error in _tensor_files(folder):
@@ -94,6 +95,8 @@ def verify_models(path: Path) -> Verdict:
     try:
         manifest = read_manifest(path)
         listed = manifest.files if manifest else {}
+        if manifest is None:
+            verdict.recover.append(f"there is no {MANIFEST}, so nobody can tell what is missing")
     except (OSError, ValueError) as error:
         verdict.add(MANIFEST, error, True)
     for name in sorted({*listed, *(str(file.relative_to(path)) for file in files)}):
@@ -108,21 +111,20 @@ def _check_exported(path: Path, listed: str | None) -> tuple[Exception | None, b
             if whole_file(path) != listed:
                 raise ValueError("its bytes are not those that were written")
             return None, True
-        seal = read_model(path)[1].get(SEAL)
-        if listed and seal != listed:
-            raise ValueError("it is not the file that was written here")
-        return None, seal is not None
+        return None, SEAL in read_model(path, listed)[1]
     except (OSError, ValueError, RunError) as error:
         return error, True
 
 
-def _add_manifest(folder: RunFolder, verdict: Verdict) -> None:
+def _add_manifest(folder: RunFolder, is_needed: bool, verdict: Verdict) -> None:
     try:
         manifest = read_manifest(folder.path)
     except (OSError, ValueError) as error:
         verdict.add(MANIFEST, error, True)
         return
-    if manifest is not None and folder.run is not None and manifest.run != folder.run:
+    if manifest is None and is_needed:
+        verdict.add(MANIFEST, FileNotFoundError(), True)
+    elif manifest is not None and folder.run is not None and manifest.run != folder.run:
         verdict.add(MANIFEST, ValueError("it and run.json are of different runs"), True)
     elif manifest is not None:
         verdict.add(MANIFEST, None, True)

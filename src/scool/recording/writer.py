@@ -36,7 +36,7 @@ from scool.recording.log import Log
 from scool.recording.manifest import Manifest
 from scool.recording.seals import identity_seal, with_seal
 from scool.recording.shards import CLIENTS, forget_parts, part_name
-from scool.recording.tensors import write_tensors
+from scool.recording.tensors import damaged, write_tensors
 
 KEPT = 2  # checkpoints that stay: the newest, and the one before in case it gets damaged
 END = 10**9  # after any round
@@ -87,10 +87,17 @@ class RunWriter:
 
     @classmethod
     def open(cls, path: Path) -> "RunWriter":
-        """A run that is over, to change its records."""
+        """A run that is over, to change its records.
+
+        Raises:
+            RunError: a log is damaged, and the next manifest would not tell any more.
+        """
         folder = RunFolder.open(path)
         if folder.run is None:
             return cls.take_up(folder, END)
+        for name in folder.listed.logs:
+            if flaw := folder.lines(name).flaw:
+                raise damaged(path / name, ValueError(flaw), "Bring back a whole copy of it")
         writer, listed = cls(path, folder.header), folder.listed
         writer.older = listed.older
         writer._list(listed.files)
@@ -316,8 +323,10 @@ def _whole_files(folder: RunFolder, rounds: int) -> dict[str, str]:
             folder.read(name, kind)
     for kept in [n for n in folder.checkpoints() if n <= rounds][:KEPT]:
         if checkpoint_name(kept) not in folder.verified:
-            with suppress(RunError):  # a newer one is whole
+            try:
                 folder.load_checkpoint(kept)
+            except RunError as error:
+                warnings.warn(f"{error}. A newer checkpoint is whole", stacklevel=4)
     return dict(folder.verified)
 
 

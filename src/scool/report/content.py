@@ -70,16 +70,16 @@ def _run(
     blobs: dict[str, str],
 ) -> dict[str, Any]:
     """One run: what the views of the graph and of single clients need."""
-    packed = pack_graphs(record, budget)
+    last = record.rows[-1] if record.rows else {}
+    packed, memberships = pack_graphs(record, budget), _memberships(record, last)
     graph: dict[str, Any] | None = None
-    problems = list(record.problems)
+    problems = list(record.problems)  # with what was found damaged just now
     if packed is not None:
         problems += packed.problems
         graph = packed.about | {"blob": f"graph-{number}"} | _drawing(record)
         blobs[graph["blob"]] = packed.blob
     elif record.graph_files:
         problems.append("no graph file can be read: the cooperation graph is missing")
-    last = record.rows[-1] if record.rows else {}
     return {
         "label": label,
         "method": record.method,
@@ -96,14 +96,14 @@ def _run(
         "evaluated": [row["round"] for row in record.evaluated],
         "scores": [[_short(s) for s in row["scores"]] for row in record.evaluated],
         "graph": graph,
-        "memberships": _memberships(record, last.get("quarantined") or {}),
+        "memberships": memberships,
         **_traces(record),
     }
 
 
-def _memberships(record: RunRecord, idle: Mapping[str, str]) -> list[list[float | None]] | None:
+def _memberships(record: RunRecord, last: Mapping[str, Any]) -> list[list[float | None]] | None:
     """How much each client belongs to each block; those in quarantine belong to none."""
-    found = record.memberships()
+    found, idle = record.memberships(), last.get("quarantined") or {}
     if found is None:
         return None
     rows = rounded(found.tolist(), 3)

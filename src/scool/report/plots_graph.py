@@ -114,8 +114,8 @@ def plot_partition(records: Sequence[RunRecord], width: float) -> Plot:
     record = next((r for r in records if r.clients is not None), None)
     if record is None or record.clients is None:
         raise RunError(
-            "this plot is not possible: clients.safetensors is missing in these runs (an older "
-            "version wrote them); `scool resume RUN` adds it"
+            "this plot is not possible: these runs have no clients.safetensors that can be read "
+            "(older versions wrote none); `scool resume RUN` adds it"
         )
     clients = record.clients
     counts = clients.counts["train"]

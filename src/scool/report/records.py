@@ -127,9 +127,10 @@ class RunRecord:
         self.problems.append(words)
         warn_damage(words)
 
-    def last_graph(self) -> tuple[int, Tensor] | None:
-        """The last round whose weights can be read."""
-        for round in sorted(self.graph_files, reverse=True):
+    def last_graph(self, rounds: int | None = None) -> tuple[int, Tensor] | None:
+        """The last round, of all or of the first so many, whose weights can be read."""
+        found = [t for t in self.graph_files if rounds is None or t < rounds]
+        for round in sorted(found, reverse=True):
             w = self.graph(round)
             if w is not None:
                 return round, w
@@ -203,10 +204,10 @@ def read_run(path: Path) -> RunRecord:
         graphs,
         clients,
         folder,
-        problems,
+        [*damage, *problems],
     )
     for words in damage:
-        record.damage(words)
+        warn_damage(words)
     return _with_progress(record)
 
 
@@ -282,7 +283,9 @@ def _rows_of(
     done, last = header.get("rounds_done"), 1 + (found.rows[-1]["round"] if found.rows else -1)
     is_over = name == METRICS and header.get("status") == "finished"
     is_short = is_over and isinstance(done, int) and last < done
-    if found.flaw and (is_short or not found.is_cut):
+    if (found.flaw or is_short) and not path.exists():
+        damage.append(f"{path} is missing")
+    elif found.flaw and (is_short or not found.is_cut):
         damage.append(f"{path} is damaged: {found.flaw}. {len(found.rows)} lines are shown")
     elif is_short:
         damage.append(f"{path} is damaged: it has {last} of {done} rounds")
