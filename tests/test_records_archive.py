@@ -5,13 +5,14 @@ import io
 import json
 import lzma
 import os
+import subprocess
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from study_records import records
+from study_records import BENCHMARKS, find_studies, records
 
 RecordsError = records.RecordsError
 
@@ -306,3 +307,28 @@ def test_studies_are_named_as_one_likes(
     assert records.main(["restore"]) == 0 and len(list(root.rglob("run.json"))) == 4
     with pytest.raises(SystemExit, match="2"):
         records.main(["pack", "nowhere"])
+
+
+# ---------------------------------------------------------------------- records of this repository
+
+
+@pytest.mark.parametrize("study", find_studies(BENCHMARKS), ids=lambda path: path.name)
+def test_the_archives_of_this_repository_are_whole(study: Path) -> None:
+    """If this fails: python benchmarks/records.py check"""
+    assert records.check(study) == []
+
+
+def test_git_ignores_raw_runs_and_nothing_else() -> None:
+    studies = ["2026-11-15-mask", "reproduction/cifar10-sbm"]
+    kept = ["README.md", "run.py", "results.jsonl", "runs.csv", "runs.tar.xz", "runs.tar.xz.sha256"]
+    raw = [f"benchmarks/{study}/fedavg/seed-0/{n}" for study in studies for n in ("run.json", "x")]
+    notes = [f"benchmarks/{study}/{name}" for study in studies for name in kept]
+    notes += ["benchmarks/records.py", "benchmarks/reproduction/lists/2030-01-01.txt"]
+    command = ["git", "-C", str(BENCHMARKS.parent), "check-ignore", "--no-index", *raw, *notes]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no git")
+    if found.returncode == 128:
+        pytest.skip("this is not a clone")
+    assert found.stdout.splitlines() == raw
