@@ -18,11 +18,14 @@ from scool.errors import ConfigError, DataError, RunError
 from scool.experiment.reproduction import running
 from scool.experiment.reproduction.claims import claim
 from scool.experiment.run import Interrupted
+<<<<<<< HEAD
 from scool.recording.damage import DamageWarning
+=======
+from study_records import restored
+>>>>>>> records
 from tiny_images import write_cifar10, write_cifar100, write_mini_imagenet
 
 TINY = ["--data-dir", "data", "--clients", "5", "--no-verify-checksums", "--device", "cpu"]
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -94,8 +97,10 @@ def test_where_others_are_at_all_runs_it_says_so(
     assert [row["row"] for row in reproduce(capsys, *words)["rows"]] == ["local"]
 
 
-def test_records_of_this_repository_are_tables_again(capsys: pytest.CaptureFixture[str]) -> None:
-    folder = ROOT / "benchmarks/2026-11-15-cifar10-core"
+def test_records_of_this_repository_are_tables_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder,) = restored(tmp_path, "2026-11-15-cifar10-core")
     assert dispatch(["reproduce", "table1", "--setting", "sbm", "--results", str(folder)]) == 0
     text = capsys.readouterr().out
     assert "## table1: CIFAR-10, non-IID SBM" in text
@@ -106,9 +111,9 @@ def test_records_of_this_repository_are_tables_again(capsys: pytest.CaptureFixtu
 def test_what_cannot_be_drawn_keeps_nothing_else_from_being_drawn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    places = "2026-11-15-cifar10-core", "reproduction/cifar10-sbm/scool-sbm"
-    folders = [f"{ROOT}/benchmarks/{place}" for place in places]
-    words = ["--setting", "sbm", "--results", *folders, "--out", str(tmp_path)]
+    folders = restored(tmp_path, "2026-11-15-cifar10-core")
+    folders += restored(tmp_path, "reproduction/cifar10-sbm", below="scool-sbm")
+    words = ["--setting", "sbm", "--results", *map(str, folders), "--out", str(tmp_path)]
     assert dispatch(["reproduce", "graphs", *words]) == 0
     assert "the graphs of scool-attention cannot be drawn" in capsys.readouterr().out
     assert (tmp_path / "figures/graphs-scool-sbm-cifar10-sbm.png").stat().st_size > 10_000

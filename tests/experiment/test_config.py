@@ -25,6 +25,8 @@ from scool.experiment.run import fit
 from scool.learning.local_sgd import LocalSGD
 from scool.priors import SBM, Dirac
 from scool.recording.folder import RunFolder
+from scool.recording.header import parse_header
+from study_records import BENCHMARKS, headers
 from toys import classification, tanh_net
 
 
@@ -37,13 +39,25 @@ def test_a_configuration_survives_json(method: str, dataset: str) -> None:
         assert RunConfig.from_dict(json.loads(text)) == config
 
 
-RECORDS = sorted((Path(__file__).resolve().parents[2] / "benchmarks").rglob("run.json"))
+PATTERNS = "*/runs.tar.xz", "reproduction/*/runs.tar.xz", "*/run.json"
+STUDIES = sorted({path.parent for pattern in PATTERNS for path in BENCHMARKS.glob(pattern)})
 
 
-@pytest.mark.parametrize("path", RECORDS, ids=lambda path: "/".join(path.parts[-4:-1]))
-def test_every_record_of_this_repository_can_be_run_again(path: Path) -> None:
+@pytest.mark.parametrize("study", STUDIES, ids=lambda path: path.name)
+def test_every_record_of_this_repository_can_be_run_again(study: Path) -> None:
     """But for those of an option that lost and is gone."""
-    values = json.loads(path.read_text())["config"]
+    found = headers(study)
+    assert found
+    for folder, text in found.items():
+        try:
+            _can_be_run_again(parse_header(text), Path(folder))
+        except Exception as error:
+            error.add_note(f"the record is {study.name}/{folder}")
+            raise
+
+
+def _can_be_run_again(header: dict[str, Any], folder: Path) -> None:
+    values = header["config"]
     lost: list[str] = []
     for option, usual in GONE.items():
         part, name = option.split(".")
@@ -51,10 +65,10 @@ def test_every_record_of_this_repository_can_be_run_again(path: Path) -> None:
         if is_option and values.get(part, {}).get(name, usual) != usual:
             lost.append(name)
     if lost:
-        with pytest.raises(ConfigError, match=f"{lost[0]} = .* has it no more"):
-            RunConfig.from_dict(values)
+        with pytest.raises(RunError, match=f"{lost[0]} = .* has it no more"):
+            config_of(header, folder)
     else:
-        assert RunConfig.from_dict(values).method == values["method"]
+        assert config_of(header, folder).method == values["method"]
 
 
 def test_an_option_that_is_gone_is_named_for_any_method_and_in_comparisons() -> None:

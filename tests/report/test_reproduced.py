@@ -5,6 +5,8 @@ import io
 import json
 import math
 import re
+import shutil
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,7 @@ from scool.report.reproduced_tables import (
     table_csv,
 )
 from scool.report.seed_noise import noise
+from study_records import BENCHMARKS, find_studies, restored
 
 ROOT = Path(__file__).parents[2]
 ROWS = {row.name: row for row in TABLE1}
@@ -609,9 +612,9 @@ def test_a_line_of_the_budget_has_the_same_seeds_throughout(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("setting", ["noniid", "sbm"])
 @pytest.mark.parametrize("method", ["scool-sbm", "scool-attention"])
-def test_records_of_a_gpu_machine_are_read(setting: Any, method: str) -> None:
+def test_records_of_a_gpu_machine_are_read(tmp_path: Path, setting: Any, method: str) -> None:
     """They were written by a version that had fewer options."""
-    folder = ROOT / "benchmarks/2026-11-15-cifar10-core"
+    (folder,) = restored(tmp_path, "2026-11-15-cifar10-core")
     study = Study(setting=setting)
     found, _ = summaries(folder, TABLE1, study)
     assert list(found) == ["scool-sbm", "scool-attention"]
@@ -620,8 +623,8 @@ def test_records_of_a_gpu_machine_are_read(setting: Any, method: str) -> None:
     assert found[method]["seeds"] == [0] and found[method]["verdict"] == "one seed"
 
 
-def test_ten_percent_in_the_sbm_setting_belongs_to_the_budget() -> None:
-    folder = ROOT / "benchmarks/2026-11-15-cifar10-core"
+def test_ten_percent_in_the_sbm_setting_belongs_to_the_budget(tmp_path: Path) -> None:
+    (folder,) = restored(tmp_path, "2026-11-15-cifar10-core")
     found, _ = summaries(folder, choose_rows("budget"), Study(setting="sbm"))
     assert list(found) == ["scool-sbm-10-percent", "scool-attention-10-percent"]
     assert found["scool-sbm-10-percent"]["accuracy"] == pytest.approx(88.4, abs=0.01)
@@ -643,6 +646,19 @@ def test_the_pages_have_tables() -> None:
 _once = cache(find_records)
 
 
+@pytest.fixture(scope="session")
+def benchmarks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The raw runs that the pages are made from, where the commands on the pages expect them."""
+    root = tmp_path_factory.mktemp("records")
+    folders = {Path(folder) for *_, places, _ in PLACES for folder in places.split()}
+    for study in find_studies(BENCHMARKS):
+        place = study.relative_to(ROOT)
+        if folders & {place, *place.parents}:
+            restored(root / "benchmarks", str(study.relative_to(BENCHMARKS)))
+    yield root
+    shutil.rmtree(root)  # 75 MB
+
+
 @pytest.fixture
 def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The records of this repository are some hundred runs, and do not change meanwhile."""
@@ -659,11 +675,11 @@ def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ("target", "dataset", "setting", "folders", "text"), PLACES, ids=lambda v: v[:20]
 )
 def test_the_numbers_of_the_pages_are_those_of_the_records(
-    target: str, dataset: str, setting: Any, folders: str, text: str
+    benchmarks: Path, target: str, dataset: str, setting: Any, folders: str, text: str
 ) -> None:
     """If this fails: the commands are at the end of docs/reproduction.md"""
     study = Study(dataset, setting)
-    places = [ROOT / folder for folder in folders.split()]
+    places = [benchmarks / folder for folder in folders.split()]
     measured, _ = collect(study, choose_rows(target), places)
     shown, _ = without_shortened(measured, study)
     assert text == family_tables([summarise_row(m, study, measured) for m in shown])
