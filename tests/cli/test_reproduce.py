@@ -18,11 +18,8 @@ from scool.errors import ConfigError, DataError, RunError
 from scool.experiment.reproduction import running
 from scool.experiment.reproduction.claims import claim
 from scool.experiment.run import Interrupted
-<<<<<<< HEAD
 from scool.recording.damage import DamageWarning
-=======
 from study_records import restored
->>>>>>> records
 from tiny_images import write_cifar10, write_cifar100, write_mini_imagenet
 
 TINY = ["--data-dir", "data", "--clients", "5", "--no-verify-checksums", "--device", "cpu"]
