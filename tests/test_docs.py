@@ -91,9 +91,32 @@ def test_paper_page_points_to_code_that_exists() -> None:
             assert re.search(rf"(?:def|class) {name.split('.')[-1]}\b", source), name
 
 
-def test_readme_lists_all_methods() -> None:
-    named = {cell.strip("`") for cell in _first_cells((ROOT / "README.md").read_text())}
+def test_the_page_of_methods_lists_all() -> None:
+    cells = _first_cells((ROOT / "docs" / "methods.md").read_text())
+    named = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
     assert set(METHODS) <= named
+
+
+def test_readme_is_a_front_door() -> None:
+    """Short; the methods it advises exist, and ours that no paper has is not the first."""
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 150
+    table = text.split("## Which method to take")[1].split("\n## ")[0]
+    advised = re.findall(r"^\| [^`\n]* \| `([a-z0-9-]+)`", table, re.MULTILINE)
+    assert len(advised) >= 4 and set(advised) <= set(METHODS)
+    assert advised[0] == "local" and advised[-1] == "scool-drawn"
+
+
+def test_numbers_of_the_readme_stand_on_the_pages_it_links() -> None:
+    """Every percentage and every time under Results, on the page that its item ends with."""
+    text = (ROOT / "README.md").read_text().split("\n## Results\n")[1].split("\n## ")[0]
+    items = text.strip().split("\n- ")
+    assert len(items) == 3
+    for item in items:
+        (page,) = re.findall(r"\]\((docs/[a-z]+\.md)\)$", item.strip())
+        numbers = re.findall(r"\d+\.\d+|\d+(?= s\b)", item)
+        there = set(re.findall(r"\d+(?:\.\d+)?", (ROOT / page).read_text()))
+        assert numbers and set(numbers) <= there, page
 
 
 def test_reference_has_all_public_names() -> None:
