@@ -310,6 +310,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="folder for kill-ranks.json")
     options = parser.parse_args()
+    source_commit()  # remembered: the files may change while this runs
     trials: list[Trial] = []
     moves: dict[str, list[int]] = {}
     with tempfile.TemporaryDirectory() as place:

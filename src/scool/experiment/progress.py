@@ -108,13 +108,12 @@ class Progress:
         if writer is None or self.done <= self.asked:
             return
         state = flatten(self.state) | {"engine/active": self.active}
-        tensors = {name: t.detach().to("cpu", copy=True) for name, t in state.items()}
         if not isinstance(engine, ShardedEngine):
-            writer.save(self.done, tensors)
+            writer.save(self.done, writer.copies.take(state))
         else:
             self.commit(wait=True)  # the parts before, if they are still on their way
-            rows = {name: tensors.pop(name) for name in self.stacked}
-            self.common = tensors | {
+            rows = writer.copies.take({name: state.pop(name) for name in self.stacked})
+            self.common = writer.copies.take(state) | {
                 HOLDER: engine.placement.holder.clone(),
                 MOVED: torch.tensor(self.moved),
             }

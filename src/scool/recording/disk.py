@@ -97,11 +97,23 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def delete(path: Path) -> None:
+    """Delete a file; another process may have done so already.
+
+    Raises:
+        RunError: it cannot be deleted, or a folder has its name.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot delete {path}: {error.strerror}. Move it away") from error
+
+
 def clean(*folders: Path) -> None:
     """Delete what killed writers left. Only who holds the lock of a folder may do so."""
     for folder in folders:
         for file in folder.glob(TEMPORARY):
-            file.unlink(missing_ok=True)
+            delete(file)
 
 
 # ---------------------------------------------------------------------- reading

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from scool.errors import RunError
 from scool.recording.checkpoint import Checkpoint
+from scool.recording.disk import delete
 
 HOLDER = "shards/holder"  # in the common file: (K,) the rank of each client
 CLIENTS = "shards/clients"  # in a part: (n,) the clients whose rows it holds
@@ -34,7 +35,7 @@ def forget_parts(folder: Path, before: int | None = None) -> None:
         rounds = file.stem.split("-")[1]
         is_over = before is None or (rounds.isdigit() and int(rounds) < before)
         if rounds not in kept and is_over:
-            file.unlink(missing_ok=True)
+            delete(file)
 
 
 def take_rows(

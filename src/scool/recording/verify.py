@@ -179,7 +179,7 @@ def _recoverable(folder: RunFolder, verdict: Verdict) -> list[str]:
         n for n in folder.checkpoints() if _error_of(lambda n=n: folder.load_checkpoint(n)) is None
     ]
     recorded = len(folder.rows()) if METRICS not in bad or bad[METRICS].state == "damaged" else 0
-    if left := [file for file in path.glob(TEMPORARY)]:
+    if left := [file for place in (path, path / "graphs") for file in place.glob(TEMPORARY)]:
         words.append(
             f"{len(left)} files that a kill left half written; `scool resume` deletes them"
         )

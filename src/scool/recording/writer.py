@@ -21,7 +21,8 @@ from torch import Tensor
 from scool.errors import RunError
 from scool.recording.background import Background
 from scool.recording.checkpoint import save_checkpoint
-from scool.recording.disk import clean, sync, write_json
+from scool.recording.copies import HostCopies
+from scool.recording.disk import clean, delete, sync, write_json
 from scool.recording.folder import (
     METRICS,
     TIMING,
@@ -70,6 +71,7 @@ class RunWriter:
         self._logs: dict[str, Log] = {}
         self._unsynced: set[Path] = set()
         self._published: set[str] = set()  # files that the manifest on the disk names
+        self.copies = HostCopies()
         self._background = Background()
 
     # ------------------------------------------------------------------ begin
@@ -129,9 +131,9 @@ class RunWriter:
         for log in writer._logs.values():
             log.rewrite()
         for file in [file for t, file in folder.graph_files().items() if t >= done]:
-            file.unlink(missing_ok=True)
+            delete(file)
         for other in [n for n in folder.checkpoints() if n not in writer._states]:
-            (writer.path / checkpoint_name(other)).unlink(missing_ok=True)
+            delete(writer.path / checkpoint_name(other))
         forget_parts(writer.path)
         writer.saved = max(writer._states, default=0)
         writer.update_header(**changes)
@@ -187,11 +189,12 @@ class RunWriter:
     # ------------------------------------------------------------------ checkpoints
 
     def save(
-        self, rounds: int, tensors: Mapping[str, Tensor], parts: Mapping[str, str] | None = None
+        self, rounds: int, tensors: dict[str, Tensor], parts: Mapping[str, str] | None = None
     ) -> "Future[None]":
-        """Write a checkpoint in the background. Nobody may change the tensors any more.
+        """Write a checkpoint in the background.
 
         Args:
+            tensors: a copy that nobody changes any more; one of `copies` is given back.
             parts: the seals of the files with the rows of the clients, where ranks have written
                 them.
 
@@ -204,24 +207,30 @@ class RunWriter:
             sync(unsynced)
             path = self.path / checkpoint_name(rounds)
             seal = save_checkpoint(path, rounds, tensors, self.run, parts)
+            self.copies.give_back(tensors)
             self._states[rounds] = {path.name: seal, **(parts or {})}
             kept = sorted(self._states)[-KEPT:]
             self._states = {n: self._states[n] for n in kept}
             self._publish(listed)
             self.saved = rounds
             for old in [n for n in RunFolder(self.path).checkpoints() if n < kept[0]]:
-                (self.path / checkpoint_name(old)).unlink(missing_ok=True)
+                delete(self.path / checkpoint_name(old))
             forget_parts(self.path, before=kept[0])
 
         return self._background.submit(work)
 
     def save_part(
-        self, rounds: int, rank: int, ranks: int, clients: Tensor, rows: Mapping[str, Tensor]
+        self, rounds: int, rank: int, ranks: int, clients: Tensor, rows: dict[str, Tensor]
     ) -> "Future[str]":
         """Write the rows of the clients (n,) that one rank holds in the background; its seal."""
         path = self.path / part_name(rounds, rank, ranks)
-        tensors = {**rows, CLIENTS: clients}
-        return self._background.submit(lambda: save_checkpoint(path, rounds, tensors, self.run))
+
+        def work() -> str:
+            seal = save_checkpoint(path, rounds, {**rows, CLIENTS: clients}, self.run)
+            self.copies.give_back(rows)
+            return seal
+
+        return self._background.submit(work)
 
     def flush(self) -> None:
         """Wait for the checkpoints that are under way.
@@ -263,7 +272,7 @@ class RunWriter:
         if not self._published.isdisjoint(names):
             self._publish()
         for name in names:
-            (self.path / name).unlink(missing_ok=True)  # another process may do the same
+            delete(self.path / name)
 
     def rewrite(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Replace the lines of a log, after the manifest has stopped naming it."""
