@@ -24,6 +24,12 @@ from scool.engines.sharded import ShardedEngine
 from scool.engines.sharded_data import cut
 from scool.engines.sharded_ranks import Ranks
 from scool.errors import ConfigError, QuarantineError, RunError
+from scool.experiment.progress import Progress
+from scool.models import parameters_of
+from scool.recording import copies
+from scool.recording.checkpoint import flatten
+from scool.recording.folder import RunFolder
+from scool.recording.writer import RunWriter
 from toys import classification, poisoned, tanh_net
 
 WORLD = Path(__file__).with_name("sharded_world.py")
@@ -128,6 +134,32 @@ def test_rows_move_with_their_clients() -> None:
     tree = {"x": torch.arange(5.0)}
     moved = engine.move(Placement(torch.zeros(5, dtype=torch.int64), 1), tree)
     assert moved["x"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_checkpoints_of_ranks_use_their_memory_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[Tensor] = []
+    sizes: set[int] = set()
+    monkeypatch.setattr(
+        copies, "_room_for", lambda t: taken.append(torch.empty_like(t)) or taken[-1]
+    )
+    engine = sharded(classification(), tanh_net(), seed=0, device="cpu")
+    state = {"theta": engine.replicate(parameters_of(tanh_net())), "count": torch.tensor(0)}
+    writer = RunWriter.create(tmp_path / "run", {"identity": {}})
+    stacked = frozenset(name for name in flatten(state) if name.startswith("theta/"))
+    progress = Progress(state, engine.active, writer, ranks=engine.ranks, stacked=stacked)
+    for done in range(1, 6):
+        progress.done = done
+        state["count"] += 1
+        progress.save(engine)
+        progress.commit(wait=True)
+        writer.flush()
+        sizes.add(len(taken))
+        saved = RunFolder(tmp_path / "run").load_checkpoint(done).tensors
+        assert int(saved["count"]) == done and stacked < saved.keys()
+    writer.close()
+    assert len(sizes) == 1  # all of it in the first round
 
 
 def test_thin_large_matrices_mix_like_dense_ones() -> None:

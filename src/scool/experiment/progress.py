@@ -53,7 +53,7 @@ class Progress:
     seconds: float = 0.0
     moved: int = -SETTLED  # the round after which clients changed ranks
     parts: "Future[str] | None" = None  # of this rank, of a checkpoint that others have parts of
-    common: dict[str, Tensor] = field(default_factory=dict)  # the rest of that checkpoint
+    common: dict[str, Tensor] = field(default_factory=dict)  # the rest of it, on the first rank
 
     def finish_round(
         self, state: Any, row: dict[str, Any], info: Info, engine: AnyEngine, seconds: float
@@ -113,10 +113,8 @@ class Progress:
         else:
             self.commit(wait=True)  # the parts before, if they are still on their way
             rows = writer.copies.take({name: state.pop(name) for name in self.stacked})
-            self.common = writer.copies.take(state) | {
-                HOLDER: engine.placement.holder.clone(),
-                MOVED: torch.tensor(self.moved),
-            }
+            state |= {HOLDER: engine.placement.holder, MOVED: torch.tensor(self.moved)}
+            self.common = writer.copies.take(state) if self.ranks.is_first else {}
             about = (self.done, self.ranks.rank, self.ranks.size, engine.owned.cpu())
             self.parts = self.ranks.each(lambda: writer.save_part(*about, rows))
         self.asked = self.done
