@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from scool.experiment import bench
+from scool.experiment.bench_checkpoints import bench_checkpoints
 from scool.models import mlp
 
 CPU = torch.device("cpu")
@@ -68,3 +69,10 @@ def test_medians_leave_out_the_warm_up() -> None:
         lambda: calls.append("a"), lambda: calls.append("b"), CPU, repeats=3
     )
     assert calls == ["a", "b"] * 4 and first >= 0 and second >= 0
+
+
+def test_a_run_with_checkpoints_is_timed_against_one_without() -> None:
+    (row,) = bench_checkpoints("cpu", rounds=10, repeats=2)
+    assert row["checkpoints"] == 1 and row["checkpoint_bytes"] > 100_000
+    assert [len(seconds) for seconds in row["all_seconds"].values()] == [2, 2]
+    assert row["ratio"] == pytest.approx(row["seconds_with"] / row["seconds_without"])
