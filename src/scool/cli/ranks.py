@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -84,10 +85,28 @@ def follow() -> None:
     """One of the local ranks that `_local` starts."""
     size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
     wait = datetime.timedelta(seconds=START)
-    store = TCPStore(LOOPBACK, int(os.environ["MASTER_PORT"]), size, False, wait)
-    store.set(f"ready/{rank}", "yes")
-    _join(store, rank, size)
+    with _ending_with_the_first_rank(rank):
+        store = TCPStore(LOOPBACK, int(os.environ["MASTER_PORT"]), size, False, wait)
+        store.set(f"ready/{rank}", "yes")
+        _join(store, rank, size)
     sys.exit(_follow(store))
+
+
+@contextmanager
+def _ending_with_the_first_rank(rank: int) -> Iterator[None]:
+    """End this process if the first rank dies inside: a store would look for it for minutes. The
+    standard input is a pipe from there that nobody writes to; it ends with that process."""
+    has_joined = threading.Event()
+
+    def watch() -> None:
+        os.read(0, 1)
+        if not has_joined.is_set():
+            print(f"scool: rank {rank}: the first rank is gone", file=sys.stderr, flush=True)
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    yield
+    has_joined.set()
 
 
 # ---------------------------------------------------------------------- how ranks find each other
@@ -184,7 +203,7 @@ def _local(size: int) -> Iterator[None]:
         subprocess.Popen(
             python_command("from scool.cli.ranks import follow; follow()"),
             env=os.environ | mine | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # see `_ending_with_the_first_rank`
             stdout=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the first rank
         )
@@ -221,6 +240,8 @@ def _end(followers: Sequence[subprocess.Popen], patience: float) -> None:
         except subprocess.TimeoutExpired:
             follower.kill()
             follower.wait()
+        if follower.stdin is not None:
+            follower.stdin.close()
 
 
 def _loopback_interface() -> str:

@@ -17,11 +17,9 @@ class HostCopies:
 
     def take(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """A copy of these tensors. Nothing changes it before it is given back."""
-        place = next((free for free in self._free if free.keys() == state.keys()), None)
-        if place is None:
-            place = {}
-        else:
-            self._free = [free for free in self._free if free is not place]
+        fits = (n for n, free in enumerate(self._free) if free.keys() == state.keys())
+        number = next(fits, None)  # another thread only appends
+        place: dict[str, Tensor] = {} if number is None else self._free.pop(number)
         for name, t in state.items():
             room = place.get(name)
             if room is None or room.shape != t.shape or room.dtype != t.dtype:
