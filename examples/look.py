@@ -7,8 +7,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import scool
-from scool.report.page import write_report
-from scool.report.plot import write_plot
+from scool.display.figure import write_plot
+from scool.display.page.render import write_report
 
 federation = scool.digits(num_clients=8, groups=2, seed=0)
 sgd = scool.LocalSGD(lr=0.2, batch_size=8)

@@ -10,7 +10,7 @@ import scool
 
 MODULES = sorted(m.name for m in pkgutil.walk_packages(scool.__path__, "scool."))
 # Triton comes with the CUDA builds of torch; its kernels are tested where it can be had.
-LEFT_OUT = ("scool.__main__", "scool.engines.triton_")
+LEFT_OUT = ("scool.__main__", "scool.engine.kernels")
 MODULES = ["scool", *(name for name in MODULES if not name.startswith(LEFT_OUT))]
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from scool.data.arrays import from_arrays
 from scool.data.federation import Federation
-from scool.engines.local import LocalEngine
+from scool.engine.local import LocalEngine
 from scool.models import parameters_of
 from scool.types import Params, Tree
 

@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 from scool.data.catalogue import DataConfig, load
-from scool.experiment.config import default_run
-from scool.experiment.options import with_options
-from scool.experiment.reproduction.ablations import ABLATIONS
-from scool.experiment.reproduction.rows import TABLE1
-from scool.experiment.run import fit
+from scool.reproduction.ablations import ABLATIONS
+from scool.reproduction.rows import TABLE1
+from scool.run.config import default_run
+from scool.run.loop import fit
+from scool.run.options import with_options
 
 ROUNDS, EVERY = 30, 15
 COMMON = {"lr": 0.05, "epochs": 1}

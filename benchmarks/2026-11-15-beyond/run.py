@@ -12,11 +12,11 @@ from typing import Any
 
 from scool.algorithms.between_rounds import BetweenRounds
 from scool.data.catalogue import DataConfig, load
-from scool.engines.local import LocalEngine
+from scool.engine.local import LocalEngine
 from scool.evaluation.accuracy import evaluate
-from scool.experiment.config import default_run
-from scool.experiment.options import with_options
-from scool.experiment.run import prepare_model
+from scool.run.config import default_run
+from scool.run.loop import prepare_model
+from scool.run.options import with_options
 from scool.types import Tree
 
 ROUNDS, EVERY = 100, 25

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import scool
-from scool.engines.local import LocalEngine
+from scool.engine.local import LocalEngine
 from scool.graph import candidates
 from scool.types import Info
 

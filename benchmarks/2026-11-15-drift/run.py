@@ -13,7 +13,7 @@ from torch import nn
 
 from scool.algorithms.scool import SCooL
 from scool.data.catalogue import DataConfig, load
-from scool.engines.local import LocalEngine
+from scool.engine.local import LocalEngine
 from scool.evaluation.accuracy import evaluate
 from scool.evaluation.graph_error import adjusted_rand
 from scool.learning.cross import CrossDraw

@@ -19,7 +19,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from scool.engines import triton_layers, triton_linear, triton_norm
+from scool.engine.kernels import layers as triton_layers
+from scool.engine.kernels import linear as triton_linear
+from scool.engine.kernels import norm as triton_norm
 
 TOOL = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 TYPES = {"which_ptr": "*u8", "lr": "fp32", "keep": "fp32", "eps": "fp32"}

@@ -19,10 +19,10 @@ from scool.data import transform
 from scool.data.build import from_partition
 from scool.data.federation import Federation
 from scool.data.partition import noniid
-from scool.engines.local import LocalEngine
-from scool.engines.memory import tensor_cores
-from scool.engines.optimisers import GradientStepper
-from scool.engines.steps import Phase, stepwise, vmap_gradient
+from scool.engine.local import LocalEngine
+from scool.engine.memory import tensor_cores
+from scool.engine.steps.local_steps import Phase, stepwise, vmap_gradient
+from scool.engine.steps.optimisers import GradientStepper
 from scool.learning.local_sgd import LocalSGD, Rule, plan_batches
 from scool.models import cnn2, cnn4, initial_params
 from scool.types import Tree

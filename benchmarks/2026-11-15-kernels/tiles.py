@@ -23,8 +23,8 @@ import torch
 import triton
 from torch import Tensor
 
-from scool.engines import triton_layers as kernels
-from scool.engines import triton_norm
+from scool.engine.kernels import layers as kernels
+from scool.engine.kernels import norm as triton_norm
 
 CLIENTS, BATCH = 100, 10
 PROCESSES = max(1, (os.cpu_count() or 2) - 2)

@@ -22,10 +22,10 @@ from scool.data.federation import Federation
 from scool.data.mini_imagenet import read_mini_imagenet
 from scool.data.partition import noniid_sbm
 from scool.data.transform import MINI_IMAGENET
-from scool.experiment.run import fit
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
 from scool.priors import SBM, Attention
+from scool.run.loop import fit
 
 CLASSES, CLIENTS, ROUNDS, EVERY = 40, 40, 40, 5
 ROWS: dict[str, dict[str, Any]] = {

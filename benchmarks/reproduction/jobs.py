@@ -18,9 +18,9 @@ from typing import NamedTuple, cast
 from scool.cli.console import Console
 from scool.contracts import Recorder
 from scool.errors import RunError, unknown
-from scool.experiment.reproduction.paper import Setting
-from scool.experiment.reproduction.plan import TARGETS, Job, Study, jobs_of
-from scool.experiment.reproduction.running import Shelf, run_jobs, state_of
+from scool.reproduction.paper import Setting
+from scool.reproduction.plan import TARGETS, Job, Study, jobs_of
+from scool.reproduction.running import Shelf, run_jobs, state_of
 
 
 class Line(NamedTuple):

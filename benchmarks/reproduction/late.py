@@ -11,7 +11,7 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
-from scool.report.records import read_run
+from scool.display.records import read_run
 
 
 def show(path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from scool.report.records import read_run
+from scool.display.records import read_run
 
 
 def show(path: Path) -> None:

@@ -7,8 +7,6 @@
 torch.Size([4, 4])
 """
 
-__version__ = "0.1.0"
-
 from scool import isolation
 
 isolation.leave_working_directory()  # before anything is imported that might lie there
@@ -41,14 +39,15 @@ from scool.data.digits import digits
 from scool.data.federation import Federation, Split
 from scool.data.synthetic import synthetic
 from scool.errors import ScoolError
-from scool.experiment.graph import Graph
-from scool.experiment.models import load_model
-from scool.experiment.result import Result
-from scool.experiment.run import fit
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
 from scool.models import ModelConfig
 from scool.priors import MMSBM, SBM, Attention, Dirac
+from scool.run.graph import Graph
+from scool.run.load import load_model
+from scool.run.loop import fit
+from scool.run.result import Result
+from scool.version import __version__ as __version__
 
 __all__ = [
     "CGA",

@@ -8,11 +8,11 @@ import torch
 
 from scool.algorithms import IFCA, FedAvg, LocalOnly, SCooL
 from scool.algorithms.between_rounds import BetweenRounds, wrapped
+from scool.display.records import read_run
 from scool.errors import ConfigError, RunError
-from scool.experiment.run import fit
 from scool.learning.local_sgd import LocalSGD
 from scool.priors import SBM
-from scool.report.records import read_run
+from scool.run.loop import fit
 from toys import (
     assert_trees_close,
     assert_trees_equal,

@@ -10,15 +10,16 @@ from torch import Tensor
 
 from reference.judged import minus, weighted
 from reference.local_steps import local_steps, size_of, stacked
-from scool.algorithms import CGA, DPSGD, cross_updates
-from scool.algorithms.cross_updates import CrossUpdates
+from scool.algorithms import CGA, DPSGD
+from scool.algorithms.shared import cross_updates
+from scool.algorithms.shared.cross_updates import CrossUpdates
 from scool.cli.main import dispatch
 from scool.data.arrays import from_arrays
-from scool.engines.updates import ROUGH
+from scool.engine.steps.updates import ROUGH
 from scool.errors import ConfigError
-from scool.experiment.run import fit
 from scool.graph.topology import mixing_matrix
 from scool.learning.local_sgd import LocalSGD
+from scool.run.loop import fit
 from scool.types import Params
 from toys import (
     SIZES,
@@ -219,7 +220,7 @@ def test_the_columns_are_cut_without_a_trace(monkeypatch: pytest.MonkeyPatch) ->
     method = CGA(sgd=SGD, topology="ring")
     found = []
     for columns in (1 << 23, 1):
-        monkeypatch.setattr("scool.engines.updates.COLUMNS", columns)
+        monkeypatch.setattr("scool.engine.steps.updates.COLUMNS", columns)
         engine, theta0 = start(classification())
         state = method.init(engine, theta0)._replace(theta=scattered(engine, theta0))
         found.append(method.step(engine, state, 0)[0].theta)

@@ -14,10 +14,10 @@ from scool.cli.resume import rerun, resume
 from scool.cli.run import run
 from scool.data.catalogue import DataConfig
 from scool.errors import ConfigError
-from scool.experiment.config import RunConfig, default_run
-from scool.experiment.options import with_options
 from scool.graph.topology import TOPOLOGIES, mixing_matrix
 from scool.learning.local_sgd import LocalSGD
+from scool.run.config import RunConfig, default_run
+from scool.run.options import with_options
 from toys import (
     SIZES,
     assert_trees_close,

@@ -7,8 +7,8 @@ from reference.local_steps import average, local_steps, own_loss, stacked
 from scool.algorithms import IFCA, FedAvg
 from scool.data.federation import Federation
 from scool.errors import ConfigError
-from scool.experiment.run import fit
 from scool.learning.local_sgd import LocalSGD
+from scool.run.loop import fit
 from toys import (
     SIZES,
     assert_trees_close,

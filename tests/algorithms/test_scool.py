@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from engines.sharded_world import sharded
+from engine.sharded_world import sharded
 from scool.algorithms import DPSGD, LocalOnly, SCooL
-from scool.algorithms.aggregate import mix_updates
+from scool.algorithms.shared.aggregate import mix_updates
 from scool.contracts import Engine, Evidence, SelfMode
 from scool.data.federation import Federation
-from scool.engines.local import LocalEngine
+from scool.engine.local import LocalEngine
 from scool.errors import ConfigError
 from scool.graph.topology import mixing_matrix
 from scool.learning.cross import CrossDraw

@@ -8,8 +8,8 @@ import torch
 
 from scool.algorithms import SCooL
 from scool.data.synthetic import synthetic
-from scool.engines.counted import model_bytes
-from scool.engines.local import LocalEngine
+from scool.engine.counted import model_bytes
+from scool.engine.local import LocalEngine
 from scool.errors import ConfigError
 from scool.evaluation.graph_error import graph_l1
 from scool.graph.sparsify import keep_top

@@ -19,8 +19,8 @@ from scool.cli.main import dispatch, main
 from scool.cli.run import print_summary
 from scool.data.catalogue import DataConfig
 from scool.errors import ConfigError, RunError, ScoolError
-from scool.experiment.config import default_run
-from scool.experiment.recipes import METHODS
+from scool.run.config import default_run
+from scool.run.recipes import METHODS
 from toys import classification, poisoned
 
 KEYS = ["method", "accuracy_mean", "accuracy_std", "rounds", "seconds", "graph_l1", "graph_ari"]

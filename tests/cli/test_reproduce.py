@@ -15,10 +15,10 @@ import pytest
 from scool.cli.console import Console
 from scool.cli.main import dispatch
 from scool.errors import ConfigError, DataError, RunError
-from scool.experiment.reproduction import running
-from scool.experiment.reproduction.claims import claim
-from scool.experiment.run import Interrupted
 from scool.recording.damage import DamageWarning
+from scool.reproduction import running
+from scool.reproduction.claims import claim
+from scool.run.loop import Interrupted
 from study_records import restored
 from tiny_images import write_cifar10, write_cifar100, write_mini_imagenet
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scool.cli.main import dispatch, main
-from scool.experiment.recipes import METHODS
+from scool.run.recipes import METHODS
 
 SMALL = ["--clients", "6", "--groups", "2", "--rounds", "2", "--device", "cpu"]
 TUNE = ["tune", "--methods", "local,scool-sbm", "--lr", "0.05,0.2", "--set", "epochs=1", *SMALL]
@@ -169,7 +169,7 @@ def test_a_folder_that_holds_no_finished_search(
 def test_ctrl_c_keeps_what_is_finished(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from scool.experiment import tune as tune_module
+    from scool.sweep import tune as tune_module
 
     execute, begun = tune_module.execute, []
 

@@ -12,14 +12,14 @@ from scool.data.catalogue import DataConfig
 from scool.data.federation import Federation
 from scool.errors import DataError
 from scool.evaluation.accuracy import evaluate
-from scool.experiment.config import default_run
-from scool.experiment.options import with_options
-from scool.experiment.recipes import METHODS
-from scool.experiment.rows import describe_round
-from scool.experiment.run import fit, prepare_data
 from scool.models import ModelConfig
 from scool.recording.checkpoint import flatten, save_checkpoint, unflatten
 from scool.recording.folder import RunFolder, checkpoint_name
+from scool.run.config import default_run
+from scool.run.loop import fit, prepare_data
+from scool.run.options import with_options
+from scool.run.recipes import METHODS
+from scool.run.round_row import describe_round
 from toys import (
     assert_trees_equal,
     classification,

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from scool.cli.main import main
-from scool.experiment.options import option_names
-from scool.experiment.recipes import METHODS
+from scool.run.options import option_names
+from scool.run.recipes import METHODS
 
 SMALL = ["--clients", "6", "--groups", "2", "--rounds", "1", "--epochs", "1", "--device", "cpu"]
 

@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from scool.algorithms.parts import only, split_names
+from scool.algorithms.shared.parts import only, split_names
 from scool.data.catalogue import DataConfig
-from scool.experiment.config import default_run
-from scool.experiment.options import option_names, with_options
-from scool.experiment.recipes import METHODS
-from scool.experiment.run import prepare_data
 from scool.graph.sparsify import num_kept
 from scool.learning.local_sgd import LocalSGD, plan_batches
+from scool.run.config import default_run
+from scool.run.loop import prepare_data
+from scool.run.options import option_names, with_options
+from scool.run.recipes import METHODS
 from scool.types import Params
 from toys import classification, poisoned, start
 

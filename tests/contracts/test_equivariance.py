@@ -14,10 +14,10 @@ from torch import Tensor
 
 from scool.data.catalogue import DataConfig
 from scool.data.federation import Federation, Split
-from scool.experiment.config import default_run
-from scool.experiment.options import option_names, with_options
-from scool.experiment.recipes import METHODS
-from scool.experiment.run import prepare_data
+from scool.run.config import default_run
+from scool.run.loop import prepare_data
+from scool.run.options import option_names, with_options
+from scool.run.recipes import METHODS
 from toys import classification, start
 
 SIZES = (5, 7, 8, 6, 9)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, final
 
 import torch
 
-from scool.algorithms.aggregate import per_client
+from scool.algorithms.shared.aggregate import per_client
 from scool.contracts import Engine
 from scool.errors import require
 from scool.types import Info, Params, Tree

@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple, final
 import torch
 from torch import Tensor
 
-from scool.algorithms.cross_updates import CrossUpdates
-from scool.algorithms.exchange import choose
+from scool.algorithms.shared.cross_updates import CrossUpdates
+from scool.algorithms.shared.exchange import choose
 from scool.contracts import Engine
 from scool.errors import check_fields, require
 from scool.graph.normalise import without

@@ -6,9 +6,9 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from scool.algorithms.exchange import choose
-from scool.algorithms.judging import WHOLE, check_validation, require_validation
-from scool.algorithms.participation import check_participation, participants
+from scool.algorithms.shared.exchange import choose
+from scool.algorithms.shared.judging import WHOLE, check_validation, require_validation
+from scool.algorithms.shared.participation import check_participation, participants
 from scool.contracts import Engine
 from scool.errors import check_fields, require
 from scool.graph.normalise import normalise_rows

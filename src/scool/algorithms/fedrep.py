@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, final
 
-from scool.algorithms.participation import check_participation, participants
-from scool.algorithms.parts import only, split_names
-from scool.algorithms.server import server_average
+from scool.algorithms.shared.participation import check_participation, participants
+from scool.algorithms.shared.parts import only, split_names
+from scool.algorithms.shared.server import server_average
 from scool.contracts import Engine
 from scool.errors import check_fields, require
 from scool.learning.local_sgd import LocalSGD

@@ -6,9 +6,9 @@ from typing import Literal, NamedTuple, final
 import torch
 from torch import Tensor
 
-from scool.algorithms.aggregate import mix_updates
-from scool.algorithms.judging import check_validation, require_validation
-from scool.algorithms.learned_weights import (
+from scool.algorithms.shared.aggregate import mix_updates
+from scool.algorithms.shared.judging import check_validation, require_validation
+from scool.algorithms.shared.learned_weights import (
     best_neighbours,
     check_learning,
     descend,

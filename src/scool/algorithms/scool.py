@@ -6,10 +6,10 @@ from typing import Any, Literal, NamedTuple, cast, final
 import torch
 from torch import Tensor
 
-from scool.algorithms.aggregate import mix_updates, per_client
-from scool.algorithms.exchange import choose
-from scool.algorithms.parts import only, split_names
-from scool.algorithms.scool_checks import check_options
+from scool.algorithms.shared.aggregate import mix_updates, per_client
+from scool.algorithms.shared.exchange import choose
+from scool.algorithms.shared.parts import only, split_names
+from scool.algorithms.shared.scool_checks import check_options
 from scool.contracts import Engine, Evidence, Prior
 from scool.graph.candidates import choose_candidates, num_candidates
 from scool.graph.normalise import Mixing, Weighting, mixing_weights

@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple, final
 import torch
 from torch import Tensor
 
-from scool.algorithms.parts import only, split_names
-from scool.algorithms.proximal import check_pull
+from scool.algorithms.shared.parts import only, split_names
+from scool.algorithms.shared.proximal import check_pull
 from scool.contracts import Engine
 from scool.errors import check_fields, require
 from scool.graph.topology import check_topology, matrix_of

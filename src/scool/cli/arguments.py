@@ -9,7 +9,7 @@ import tyro
 
 from scool.data.catalogue import DataConfig
 from scool.errors import ConfigError
-from scool.experiment.options import with_options
+from scool.run.options import with_options
 
 T = TypeVar("T")
 

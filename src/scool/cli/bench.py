@@ -9,9 +9,9 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from scool.experiment.bench import bench_engine, bench_estep, bench_scaling
-from scool.experiment.bench_checkpoints import bench_checkpoints
-from scool.experiment.scale_out import CLIENTS, RANKS, bench_scale_out
+from scool.bench.checkpoints import bench_checkpoints
+from scool.bench.engine import bench_engine, bench_estep, bench_scaling
+from scool.bench.scale_out import CLIENTS, RANKS, bench_scale_out
 
 
 @dataclass(frozen=True)

@@ -11,22 +11,22 @@ from typing import Any
 from scool.cli.arguments import parse, peek, peek_data, read_toml
 from scool.cli.console import Console, new_folder
 from scool.cli.ranks import goes_on, leading
+from scool.display.tables import comparison_table
 from scool.errors import ConfigError
-from scool.experiment.compare import (
+from scool.learning.local_sgd import LocalSGD
+from scool.run.config import Settings, default_run
+from scool.run.options import as_dict, option_names, with_options
+from scool.run.recipes import METHODS
+from scool.run.result import Result
+from scool.sweep.compare import (
     Comparison,
     choose_methods,
     read_comparison,
     run_comparison,
     summarise,
 )
-from scool.experiment.config import Settings, default_run
-from scool.experiment.options import as_dict, option_names, with_options
-from scool.experiment.recipes import METHODS
-from scool.experiment.result import Result
-from scool.experiment.tune import read_chosen, searched_data
-from scool.learning.local_sgd import LocalSGD
-from scool.report.figures import accuracy_figure, graphs_figure
-from scool.report.tables import comparison_table
+from scool.sweep.pictures import accuracy_figure, graphs_figure
+from scool.sweep.tune import read_chosen, searched_data
 
 DEFAULT_METHODS = "local,fedavg,dpsgd,truth,scool-sbm,scool-attention,scool-mmsbm"
 

@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from scool.display.differences import differing, flat, options_of
+from scool.display.records import RunRecord, check_run, read_run
+from scool.display.series import figures
 from scool.errors import printable
-from scool.report.differences import differing, flat, options_of
-from scool.report.lines import figures
-from scool.report.records import RunRecord, check_run, read_run
 
 NAMES = {
     "score": "score",

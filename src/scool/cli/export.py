@@ -6,12 +6,12 @@ from pathlib import Path
 
 import tyro
 
-from scool.experiment.graph import Graph
-from scool.experiment.looks import write_export
-from scool.experiment.models import theta_of
+from scool.display.records import check_run, read_run
 from scool.recording.folder import RunFolder
 from scool.recording.models import read_fixed
-from scool.report.records import check_run, read_run
+from scool.run.graph import Graph
+from scool.run.load import theta_of
+from scool.run.views import write_export
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from scool.display.records import RunRecord, find_runs, read_runs
+from scool.display.series import figures
+from scool.display.tables import human_bytes
 from scool.errors import printable
-from scool.report.lines import figures
-from scool.report.records import RunRecord, find_runs, read_runs
-from scool.report.tables import human_bytes
 
 
 @dataclass(frozen=True)

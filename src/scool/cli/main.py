@@ -151,7 +151,7 @@ def dispatch(arguments: Sequence[str]) -> int:
         print(HELP, end="")
         return 0 if arguments else 2
     if arguments[0] in ("--version", "-V", "version"):
-        from scool import __version__
+        from scool.version import __version__
 
         print(f"scool {__version__}")
         return 0
@@ -207,7 +207,7 @@ def run_command(arguments: Sequence[str]) -> int:
             code = dispatch(arguments)
         return 2 if damage and code == 0 else code
     except ScoolError as error:
-        from scool.experiment.run import Interrupted
+        from scool.run.loop import Interrupted
 
         print(f"scool: {printable(str(error))}", file=sys.stderr)
         return 130 if isinstance(error, Interrupted) else 2

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import tyro
 
+from scool.display.figure import KINDS, write_plot
 from scool.errors import ConfigError, nearest
-from scool.report.plot import KINDS, write_plot
 
 ABOUT = {
     "accuracy": "score over rounds, a line a method",

@@ -15,13 +15,13 @@ from pathlib import Path
 import torch
 from torch.distributed import PrefixStore, Store, TCPStore  # pyright: ignore
 
-from scool.engines.placement import check_ranks
-from scool.engines.sharded_jobs import Jobs, lead
-from scool.engines.sharded_ranks import RankLost, join_group, leave_group
+from scool.engine.ranks.group import RankLost, join_group, leave_group
+from scool.engine.ranks.jobs import Jobs, lead
+from scool.engine.ranks.placement import check_ranks
 from scool.errors import ConfigError, QuarantineError, RunError, ScoolError, require
-from scool.experiment.config import RunConfig, execute
-from scool.experiment.run import Interrupted
 from scool.isolation import python_command
+from scool.run.config import RunConfig, execute
+from scool.run.loop import Interrupted
 
 LOOPBACK = "127.0.0.1"
 START = 120  # seconds that the ranks may take to find each other

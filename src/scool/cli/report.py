@@ -7,8 +7,8 @@ from pathlib import Path
 
 import tyro
 
+from scool.display.page.render import write_report
 from scool.errors import ConfigError
-from scool.report.page import write_report
 
 
 @dataclass(frozen=True)

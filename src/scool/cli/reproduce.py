@@ -14,15 +14,14 @@ from scool.cli.console import Console
 from scool.cli.live import duration
 from scool.contracts import Recorder
 from scool.errors import ConfigError, RunError, nearest
-from scool.experiment.reproduction.plan import TARGETS, Job, Study, choose_rows, jobs_of
-from scool.experiment.reproduction.rows import Row
-from scool.experiment.reproduction.running import check_whole, run_jobs, state_of
-from scool.experiment.run import Interrupted
 from scool.recording.disk import write_bytes
 from scool.recording.folder import RunFolder, make_folder
-from scool.report.reproduced import Measured, collect, summarise_row, without_shortened
-from scool.report.reproduced_figures import figures_of, write_figures
-from scool.report.reproduced_tables import (
+from scool.reproduction.figures import figures_of, write_figures
+from scool.reproduction.measured import Measured, collect, summarise_row, without_shortened
+from scool.reproduction.plan import TARGETS, Job, Study, choose_rows, jobs_of
+from scool.reproduction.rows import Row
+from scool.reproduction.running import check_whole, run_jobs, state_of
+from scool.reproduction.tables import (
     Summary,
     as_json,
     as_latex,
@@ -30,6 +29,7 @@ from scool.report.reproduced_tables import (
     fill_page,
     table_csv,
 )
+from scool.run.loop import Interrupted
 
 ABOUT = {
     "table1": "every row of the paper's table, beside the paper's accuracies",

@@ -11,8 +11,8 @@ from scool.cli.console import Console
 from scool.cli.ranks import goes_on, leading
 from scool.cli.run import print_summary
 from scool.errors import RunError
-from scool.experiment.config import config_of, execute
 from scool.recording.folder import RunFolder
+from scool.run.config import config_of, execute
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from scool.cli.arguments import parse, peek, peek_data, read_toml
 from scool.cli.console import Console, new_folder
 from scool.cli.ranks import goes_on, leading
 from scool.contracts import Recorder
+from scool.display.tables import comparison_table
 from scool.errors import ConfigError, nearest
-from scool.experiment.config import RunConfig, Settings, default_run, execute
-from scool.experiment.options import with_options
-from scool.experiment.recipes import METHODS
-from scool.report.tables import comparison_table
+from scool.run.config import RunConfig, Settings, default_run, execute
+from scool.run.options import with_options
+from scool.run.recipes import METHODS
 
 
 @dataclass(frozen=True)

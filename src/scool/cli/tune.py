@@ -10,12 +10,12 @@ from scool.cli.arguments import parse, peek, peek_data, read_toml
 from scool.cli.compare import DEFAULT_METHODS, assignment, plain_value, say
 from scool.cli.console import Console, new_folder
 from scool.data.catalogue import find
-from scool.experiment.compare import choose_methods
-from scool.experiment.config import Settings, default_run
-from scool.experiment.options import with_options
-from scool.experiment.search import Search, words
-from scool.experiment.tune import run_search
-from scool.report.tables import tuning_table
+from scool.display.tables import tuning_table
+from scool.run.config import Settings, default_run
+from scool.run.options import with_options
+from scool.sweep.compare import choose_methods
+from scool.sweep.search import Search, words
+from scool.sweep.tune import run_search
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 import tyro
 
 from scool.errors import RunError, printable
-from scool.experiment.compare import read_comparison
-from scool.experiment.tune import check_search
 from scool.recording.verify import Finding, Verdict, verify_models, verify_run
+from scool.sweep.compare import read_comparison
+from scool.sweep.tune import check_search
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from rich.console import Console as RichConsole
 from rich.live import Live
 
 from scool.cli.live import View, density
+from scool.display.records import RunRecord, find_runs, missing_methods, read_run, read_runs
 from scool.errors import printable, require
-from scool.report.records import RunRecord, find_runs, missing_methods, read_run, read_runs
 
 
 @dataclass(frozen=True)

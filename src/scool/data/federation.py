@@ -10,7 +10,7 @@ from scool.data.transform import ImageTransform
 from scool.errors import DataError, unknown
 
 if TYPE_CHECKING:
-    from scool.drawing.style import Picture
+    from scool.display.style import Picture
 
 Task = Literal["classification", "regression"]
 Truth = Literal["identical", "overlap", "fraction", "squared"]
@@ -131,18 +131,18 @@ class Federation:
 
     def plot(self, part: Literal["train", "val", "test"] = "train") -> "Picture":
         """A matplotlib figure of who has how many samples of which class."""
-        from scool.data.looks import picture_of
+        from scool.display.federation import picture_of
 
         return picture_of(self, part)
 
     def to_pandas(self) -> Any:
         """A pandas table, one row a client: its group, its samples, its classes."""
-        from scool.data.looks import frame_of
+        from scool.display.federation import frame_of
 
         return frame_of(self)
 
     def _repr_html_(self) -> str:
-        from scool.data.looks import html_of
+        from scool.display.federation import html_of
 
         return html_of(self)
 

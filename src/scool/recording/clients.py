@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from scool.data.counts import counts_of
 from scool.data.federation import Federation
-from scool.data.looks import counts_of
 from scool.recording.folder import RunFolder
 from scool.recording.lines import (
     BOOL,

@@ -79,7 +79,7 @@ def graph_pixels(w: Tensor, title: str) -> np.ndarray:
     """(height, width, 3) the heat map of a graph, uint8."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    from scool.drawing.matrices import graph_picture
+    from scool.display.matrices import graph_picture
 
     picture = graph_picture(w, list(range(len(w))), title, "number")
     picture.set_dpi(150)

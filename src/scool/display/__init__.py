@@ -1,0 +1,1 @@
+"""What people look at: tables, heat maps, figures and pages, drawn from records and results."""

@@ -1,1 +1,0 @@
-"""Pictures with matplotlib: colours, sizes and the drawings that several rooms share."""

@@ -1,0 +1,136 @@
+"""Models on the data of others: K x K losses, batched over models rather than over pairs."""
+
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from scool.engine.edges import Edges
+from scool.engine.steps.formulation import Formulation
+from scool.engine.steps.samples import Samples
+from scool.errors import require
+from scool.learning.cross import CrossDraw
+from scool.learning.local_sgd import draw_samples
+from scool.learning.losses import with_label_noise
+from scool.randomness import derive
+from scool.types import Tree
+
+
+class Part(NamedTuple):
+    """Samples of p owners, m of each."""
+
+    x: Tensor  # (p, m, ...)
+    y: Tensor  # (p, m, ...)
+    weight: Tensor  # (p, m): 0 for padding
+
+
+@final
+class Drawn:
+    """The draw of a round: which samples of each client the models are tried on.
+
+    `samples` may be those of n out of `num_clients` clients; `ids` (n,) says which.
+    """
+
+    def __init__(
+        self,
+        samples: Samples,
+        draw: CrossDraw,
+        num_clients: int,
+        round: int,
+        seed: int,
+        ids: Tensor,
+    ) -> None:
+        self.samples, self.draw, self.num_clients, self.ids = samples, draw, num_clients, ids
+        self.key = derive(seed, "cross", round)
+        self.augment_key = derive(seed, "cross-augment", round)
+        self.count = min(draw.cross_samples or samples.width, samples.width)
+
+    def of(self, readers: Tensor, owners: Tensor) -> Part:
+        """What reader p sees of the data in row `owners[p]` of the samples; with a shared draw all
+        readers see the same."""
+        streams = self.ids[owners]
+        if self.draw.cross_draw == "pair":
+            streams = readers * self.num_clients + streams
+        mask = self.samples.split.mask[owners]
+        position, weight = draw_samples(mask, streams, self.draw.cross_samples, self.key)
+        draws = None
+        if self.draw.cross_augment:
+            shape = position.shape[1:]
+            draws = self.samples.augmentation(self.augment_key, streams, shape)
+        x, y = self.samples.fetch(owners, position, draws)
+        return Part(x, y, weight.to(self.samples.dtype))
+
+    def losses(self, formulation: Formulation, outputs: Tensor, targets: Tensor) -> Tensor:
+        """One loss a sample, with the label noise of the draw."""
+        values = formulation.loss(outputs, targets)
+        return with_label_noise(values, self.draw.cross_noise, outputs.shape[-1])
+
+
+def check_draw(draw: CrossDraw, task: str) -> None:
+    """Refuse what a task does not have."""
+    remedy = "only labels can be noisy in this way; leave it at 0 for regression"
+    fits = not draw.cross_noise or task == "classification"
+    require(fits, "cross_noise", draw.cross_noise, remedy)
+
+
+def suits_dense(edges: Edges, num_clients: int, draw: CrossDraw) -> bool:
+    """Whether trying all models on all data is no more work than trying the pairs."""
+    return draw.cross_draw == "shared" and len(edges.i) > 0.5 * num_clients**2
+
+
+def dense_losses(formulation: Formulation, theta: Tree, drawn: Drawn, rows: int) -> Tensor:
+    """(m, n) every model on every client's draw: all models share the samples.
+
+    `rows` bounds the samples that go through models in one call.
+    """
+    first = next(iter(theta.values()))
+    clients = torch.arange(len(drawn.ids), device=first.device)
+    x, y, weight = drawn.of(clients, clients)
+    x, y = x.flatten(0, 1), y.flatten(0, 1)
+    values = first.new_empty(len(first), len(x))
+    # A GPU wants all models in a call, a CPU one model and many samples.
+    count = min(len(first), rows if first.is_cuda else max(1, rows // len(x)))
+    for models in torch.arange(len(first)).split(count):
+        mine = slice(int(models[0]), int(models[-1]) + 1)
+        chosen = {name: t[mine] for name, t in theta.items()}
+        for part in torch.arange(len(x), device=x.device).split(max(1, rows // count)):
+            outputs = formulation.shared_outputs(chosen, x[part]).flatten(0, 1)
+            targets = y[part].expand(len(models), *y[part].shape).flatten(0, 1)
+            found = drawn.losses(formulation, outputs, targets)
+            values[mine, part] = found.view(len(models), -1)
+    values = values.view(len(first), *weight.shape)
+    return values.mul_(weight).sum(2) / weight.sum(1).clamp(min=1)
+
+
+def sparse_losses(
+    formulation: Formulation, theta: Tree, readers: Tensor, edges: Edges, drawn: Drawn, rows: int
+) -> Tensor:
+    """(E,) every model on the draws of its own neighbours.
+
+    Args:
+        theta: m models, those of the clients `readers` (m,).
+        edges: model i on the samples in row j, model after model.
+    """
+    first = next(iter(theta.values()))
+    i, j = edges.i.to(first.device), edges.j.to(first.device)
+    count = i.bincount(minlength=len(first))
+    degree = int(count.max())
+    slot = torch.arange(len(i), device=i.device) - (count.cumsum(0) - count)[i]
+    listed = i.new_zeros(len(first), degree)  # padded with the first client
+    listed[i, slot] = j
+    result = first.new_empty(listed.shape)
+    for models in torch.arange(len(first), device=first.device).split(
+        max(1, rows // (degree * drawn.count))
+    ):
+        chosen = {name: t[models] for name, t in theta.items()}
+        for slots in torch.arange(degree, device=i.device).split(max(1, rows // drawn.count)):
+            columns = listed[models[:, None], slots]
+            reading = readers[models, None].expand_as(columns).flatten()
+            x, y, weight = drawn.of(reading, columns.flatten())
+            x = x.view(len(models), -1, *x.shape[2:])
+            outputs = formulation.outputs(chosen, x).flatten(0, 1)
+            values = drawn.losses(formulation, outputs, y.flatten(0, 1)).view(*columns.shape, -1)
+            weight = weight.view(*columns.shape, -1)
+            mean = (values * weight).sum(2) / weight.sum(2).clamp(min=1)
+            result[models[:, None], slots] = mean
+    return result[i, slot]

@@ -1,0 +1,316 @@
+"""The in-process engine: all K clients on one device, trained as one stack."""
+
+import copy
+from collections.abc import Mapping
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from scool.contracts import Metric, Route, Split, Trained
+from scool.data.federation import Federation
+from scool.engine.common import CommonVerbs, Compare
+from scool.engine.counted import (
+    count_cross_gradient,
+    count_gather,
+    count_mix,
+    count_total,
+)
+from scool.engine.cross import Drawn, dense_losses, sparse_losses, suits_dense
+from scool.engine.device import resolve_device
+from scool.engine.edges import Edges, edges_of, to_matrix
+from scool.engine.ledger import Ledger
+from scool.engine.memory import Room, clients_at_once, samples_at_once, tensor_cores
+from scool.engine.mixing import checked_weights, mix_tensor, mixer
+from scool.engine.steps.formulation import Formulation, Precision
+from scool.engine.steps.phases import LocalPhases, mixed_gradients
+from scool.engine.steps.samples import Samples
+from scool.engine.whole_split import mean_gradient, mean_metric
+from scool.errors import BROKEN_DATA, not_finite
+from scool.learning.cross import CrossDraw
+from scool.learning.local_sgd import LocalSGD, Pull, Rule
+from scool.learning.losses import LOSSES
+from scool.models.dropout import with_streams
+from scool.types import Params, Tree
+
+
+def _rows(tree: Tree, ids: Tensor) -> Tree:
+    return {name: stacked[ids] for name, stacked in tree.items()}
+
+
+@final
+class LocalEngine(CommonVerbs):
+    """Holds all clients. See `contracts.Engine` for what each verb promises."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        module: nn.Module,
+        *,
+        seed: int,
+        device: str = "auto",
+        client_chunk: int = 0,
+        strict: bool = False,
+        precision: Precision = "float32",
+        ids: Tensor | None = None,
+    ) -> None:
+        """`ids` (K,) says what randomness calls the clients, where they are part of a larger
+        federation."""
+        self.device = resolve_device(device)
+        self.federation = federation.to(self.device)
+        self.seed = seed
+        self.strict = strict
+        self.ledger = Ledger()
+        module = with_streams(copy.deepcopy(module))  # the caller's stays as it is
+        module = module.to(self.device).eval()
+        self.dtype = next(module.parameters()).dtype
+        self.loss = LOSSES[federation.task]
+        self._formulation = Formulation(module, self.loss, self.device, precision)
+        self.model = self._formulation.model
+        self.num_clients = federation.num_clients
+        self.owned = torch.arange(self.num_clients, device=self.device)
+        self.ids = self.owned if ids is None else ids.to(self.device)
+        self.sizes = federation.train.sizes.cpu()
+        self.val_sizes = federation.val.sizes.cpu()
+        self.truth = federation.truth
+        self.quarantined: dict[int, str] = {}
+        self._splits = {
+            name: Samples(getattr(self.federation, name), federation.transform, self.dtype)
+            for name in ("train", "val", "test")
+        }
+        self._phases = LocalPhases(self._formulation, self._splits["train"], self.ids, seed)
+        self._room = Room(
+            client_chunk or clients_at_once(module, federation, self.device),
+            samples_at_once(
+                module,
+                federation.input_shape,
+                federation.num_clients,
+                self.device,
+                self._formulation.activations,
+            ),
+            free=self._formulation.forget,
+        )
+        whole = self.federation.train.is_finite() & self.federation.val.is_finite()
+        self._quarantine(~whole, BROKEN_DATA)
+
+    def restore_quarantine(self, reasons: Mapping[int, str]) -> None:
+        """Take up the quarantine of a checkpoint."""
+        self.quarantined |= reasons
+
+    def samples(self, split: Split) -> Samples:
+        """One split as the models see it."""
+        return self._splits[split]
+
+    def replicate(self, theta0: Params) -> Tree:
+        return {
+            name: p.to(self.device, self.dtype).expand(self.num_clients, *p.shape).clone()
+            for name, p in theta0.items()
+        }
+
+    # ------------------------------------------------------------------ local learning
+
+    def train(
+        self,
+        theta: Tree,
+        sgd: LocalSGD,
+        round: int,
+        among: Tensor | None = None,
+        pull: Pull | None = None,
+        only: frozenset[str] | None = None,
+    ) -> Trained:
+        chosen = self.active if among is None else self.active & among.cpu()
+        self.ledger.add_samples(int(sgd.samples_per_round(self.sizes, round)[chosen].sum()))
+        rule = Rule(sgd.at_round(round), pull.strength if pull else 0.0, only)
+        anchor = pull.anchor if pull and pull.strength else None
+        loss = torch.full((self.num_clients,), torch.nan, dtype=torch.float64)
+        out: Tree = {}
+
+        def work(ids: Tensor) -> None:
+            nonlocal out
+            is_whole = len(ids) == self.num_clients
+            mine = self._some(theta, ids)
+            to = None if anchor is None else self._some(anchor, ids)
+            trained, mean, stop = self._phases.run(mine, ids, rule, to, round)
+            good = stop < 0
+            loss[ids.cpu()] = mean.where(good, torch.nan)
+            if is_whole and bool(good.all()):
+                out = trained
+                return
+            out = out or {name: stacked.clone() for name, stacked in theta.items()}
+            finite = good.to(self.device)
+            for name, stacked in trained.items():
+                out[name][ids[finite]] = stacked[finite]
+            for client, step in zip(ids[~finite].tolist(), stop[~good].tolist(), strict=True):
+                bad = torch.arange(self.num_clients) == client
+                self._quarantine(bad, f"loss or model in round {round}, step {step}")
+
+        self._room.each(chosen.nonzero()[:, 0].to(self.device), work)
+        return Trained(out or dict(theta), loss)
+
+    def _visit(self, theta: Tree, asked: Edges, edges: Edges, sgd: LocalSGD, round: int) -> Trained:
+        trained, means = self.steps_at(theta, edges, sgd, round)
+        loss = to_matrix(edges, means, self.num_clients)
+        if len(edges.i) == len(asked.i):
+            return Trained(trained, loss)
+        works = (self.active[asked.i] & self.active[asked.j]).to(self.device)
+        out = _rows(theta, asked.i.to(self.device))
+        for name, stacked in trained.items():
+            out[name][works] = stacked
+        return Trained(out, loss)
+
+    def steps_at(
+        self, models: Tree, edges: Edges, sgd: LocalSGD, round: int
+    ) -> tuple[Tree, Tensor]:
+        """Model i after the steps of the client in row j, for each edge: (E, ...), and the losses
+        (E,), NaN where a number is not finite. The rows are lent."""
+        rule = Rule(sgd.at_round(round))
+        visitors, hosts = edges.i.to(self.device), edges.j.to(self.device)
+        loss = torch.full((len(hosts),), torch.nan, dtype=torch.float64)
+        out: Tree = {}
+
+        def work(some: Tensor) -> None:
+            nonlocal out
+            found = self._phases.run(models, hosts[some], rule, None, round, visitors[some])
+            loss[some.cpu()] = found.loss.where(found.stop < 0, torch.nan)
+            if len(some) == len(hosts):
+                out = found.theta
+                return
+            out = out or {n: t.new_empty(len(hosts), *t.shape[1:]) for n, t in models.items()}
+            for name, stacked in found.theta.items():
+                out[name][some] = stacked
+
+        self._room.each(torch.arange(len(hosts), device=self.device), work)
+        return out or _rows(models, visitors), loss
+
+    # ------------------------------------------------------------------ meeting others
+
+    def mix(self, w: Tensor, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:
+        active = self.active
+        w = checked_weights(w, active)
+        edges = edges_of(w)
+        count_mix(self.ledger, tree, edges, active, via)
+        share, shape = w[edges.i, edges.j], (len(w), len(w))
+        mix = mixer(edges, share, shape, self.device, self.dtype)
+        if bool(active.all()):
+            return {name: mix_tensor(mix, t, overwrite) for name, t in tree.items()}
+        own = w.diagonal().to(self.device, self.dtype)
+        out: Tree = {}
+        for name, t in tree.items():  # 0 times infinity is NaN: keep the quarantined out of sums
+            idle = (~active).to(self.device).view(-1, *[1] * (t.dim() - 1))
+            mixed = mix_tensor(mix, t.masked_fill(idle, 0.0), overwrite=True)
+            out[name] = torch.where(idle, t * own.view_as(idle), mixed)
+        return out
+
+    def _losses(
+        self, theta: Tree, edges: Edges, draw: CrossDraw, round: int, split: Split
+    ) -> Tensor:
+        """(K, K) losses of theta_i on a draw of D_j."""
+        drawn = Drawn(self._splits[split], draw, self.num_clients, round, self.seed, self.ids)
+        is_dense = suits_dense(edges, self.num_clients, draw)
+        values = self.try_models(theta, self.owned, edges, drawn, is_dense)
+        return to_matrix(edges, values, self.num_clients)
+
+    @torch.no_grad()
+    def try_models(
+        self, theta: Tree, readers: Tensor, edges: Edges, drawn: Drawn, is_dense: bool
+    ) -> Tensor:
+        """(E,) losses of the models of clients `readers` (m,): model i on the draw of row j."""
+
+        def work() -> Tensor:
+            if is_dense:
+                losses = dense_losses(self._formulation, theta, drawn, self._room.rows)
+                return losses.cpu()[edges.i, edges.j]
+            return sparse_losses(self._formulation, theta, readers, edges, drawn, self._room.rows)
+
+        if not len(edges.i):
+            return torch.zeros(0, dtype=torch.float64)
+        with tensor_cores():
+            return self._room.fit(work).cpu().double()
+
+    def cross_gradient(self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int) -> Tree:
+        w = checked_weights(w, self.active) * self.active[:, None]
+        count_cross_gradient(self.ledger, theta, edges_of(w))
+        gradients, samples = self.first_batch_gradients(theta, w, sgd, round)
+        self.ledger.add_samples(samples)
+        return gradients
+
+    def first_batch_gradients(
+        self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int
+    ) -> tuple[Tree, int]:
+        """sum_j w_ij grad L(batch_j; theta_i) of m models, w (m, K), and the samples it took."""
+        batch = self._phases.first_batch(sgd, round)  # (K, b, ...)
+        idle = (~self.active).to(self.device)  # 0 times NaN is NaN: blank what may not be finite
+        x, y = (t.masked_fill(idle.view(-1, *[1] * (t.dim() - 1)), 0) for t in batch[:2])
+        batch = batch._replace(x=x, y=y)
+        weights = w.to(self.device, self.dtype)
+
+        def work() -> Tree:
+            models = self._room.clients
+            return mixed_gradients(self.model, self.loss, theta, batch, weights, models)
+
+        samples = int((w != 0).double().sum(dim=0) @ batch.weight.sum(dim=1).double().cpu())
+        return self._room.fit(work, len(w)), samples
+
+    def _all_pairs(self, purpose: str, a: Tree, b: Tree, compare: Compare) -> Tensor:
+        del purpose  # nothing travels
+        total = torch.zeros(
+            self.num_clients, self.num_clients, device=self.device, dtype=self.dtype
+        )
+        for name, t in a.items():
+            total += compare(t.flatten(1), b[name].flatten(1))
+        return total.double().cpu()
+
+    def gradient(self, theta: Tree, split: Split) -> Trained:
+        source = self._splits[split]
+        self.ledger.add_samples(int(self.sizes[self.active].sum()) if split == "train" else 0)
+        loss = torch.full((self.num_clients,), torch.nan, dtype=torch.float64)
+        out = {name: torch.zeros_like(t) for name, t in theta.items()}
+
+        def work(ids: Tensor) -> None:
+            mine, rows = self._some(theta, ids), self._room.rows // 4
+            total, mean = mean_gradient(self._formulation, source, mine, ids, rows)
+            for name, g in total.items():
+                out[name][ids] = g
+            loss[ids.cpu()] = mean.cpu()
+
+        self._room.each(self.active.nonzero()[:, 0].to(self.device), work)
+        return Trained(out, loss)
+
+    def gather(self, rows: Tensor) -> Tensor:
+        count_gather(self.ledger, rows, self.num_clients)
+        return rows
+
+    def total(self, x: Tensor) -> Tensor:
+        count_total(self.ledger, x, self.num_clients)
+        return x
+
+    # ------------------------------------------------------------------ how good
+
+    @torch.no_grad()
+    def measure(self, theta: Tree, split: Split, metric: Metric) -> Tensor:
+        source = self._splits[split]
+        parts: list[Tensor] = []
+
+        def work(ids: Tensor) -> None:
+            mine, classes = self._some(theta, ids), self.federation.classes[ids]
+            rows = self._room.rows
+            found = mean_metric(self._formulation, source, mine, ids, classes, metric, rows)
+            parts.append(found.cpu())
+
+        for ids in self.owned.split(min(self._room.clients, self._room.rows)):
+            self._room.each(ids, work)
+        return torch.cat(parts)
+
+    # ------------------------------------------------------------------ inside
+
+    def _some(self, tree: Tree, ids: Tensor) -> Tree:
+        """Rows of some clients, in order; the tree itself where these are all."""
+        return tree if len(ids) == self.num_clients else _rows(tree, ids)
+
+    def _quarantine(self, bad: Tensor, reason: str) -> None:
+        for client in bad.nonzero()[:, 0].tolist():
+            if client in self.quarantined:
+                continue
+            if self.strict:
+                raise not_finite(client, reason)
+            self.quarantined[client] = reason

@@ -1,0 +1,298 @@
+"""The engine of several processes: every rank holds some of the clients as one stack.
+
+The K x K matrices are whole and equal on all ranks, so both ends of every transfer know the plan
+and nothing is negotiated. Models travel from rank to rank, data never do.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias, final
+
+import torch
+from torch import Tensor, nn
+
+from scool.contracts import Metric, Route, Trained
+from scool.contracts import Split as SplitName
+from scool.data.federation import Federation
+from scool.engine.common import CommonVerbs, Compare
+from scool.engine.counted import (
+    count_cross_gradient,
+    count_gather,
+    count_mix,
+    count_total,
+)
+from scool.engine.cross import Drawn, suits_dense
+from scool.engine.edges import Edges, edges_of, to_matrix
+from scool.engine.ledger import Ledger
+from scool.engine.local import LocalEngine
+from scool.engine.mixing import checked_weights, mixer
+from scool.engine.ranks.data import cut, rank_device
+from scool.engine.ranks.exchange import Exchange, take_rows
+from scool.engine.ranks.group import Ranks
+from scool.engine.ranks.placement import Placement
+from scool.engine.steps.formulation import Precision
+from scool.errors import not_finite
+from scool.learning.cross import CrossDraw
+from scool.learning.local_sgd import LocalSGD, Pull
+from scool.types import Params, Tree
+
+
+@final
+class ShardedEngine(CommonVerbs):
+    """Holds the clients of one rank. See `contracts.Engine` for what each verb promises."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        module: nn.Module,
+        *,
+        seed: int,
+        ranks: Ranks,
+        device: str = "auto",
+        client_chunk: int = 0,
+        strict: bool = False,
+        precision: Precision = "float32",
+        placement: Placement | None = None,
+    ) -> None:
+        self.ranks = ranks
+        self.federation = federation
+        self.seed = seed
+        self.strict = strict
+        self.ledger = Ledger()
+        self.num_clients = federation.num_clients
+        self.sizes = federation.train.sizes.cpu()
+        self.val_sizes = federation.val.sizes.cpu()
+        self.truth = federation.truth
+        self.quarantined: dict[int, str] = {}
+        self._options: dict[str, Any] = {
+            "module": module,
+            "seed": seed,
+            "device": rank_device(device, ranks.rank),
+            "client_chunk": client_chunk,
+            "precision": precision,
+        }
+        self._settle(placement or Placement.even(self.num_clients, ranks.size))
+        self.device, self.dtype = self._stack.device, self._stack.dtype
+        self._share_quarantine()
+
+    def _settle(self, placement: Placement) -> None:
+        """Hold the clients that a placement gives to this rank."""
+        self.placement = placement
+        self._exchange = Exchange(self.ranks, placement)
+        self._mine = placement.held[self.ranks.rank]  # (n,) ids, on the CPU
+        shard = cut(self.federation, self._mine)
+        self._stack = LocalEngine(shard, ids=self._mine, **self._options)
+        self.owned = self._mine.to(self._stack.device)
+
+    def move(self, placement: Placement, tree: Tree) -> Tree:
+        """Hold other clients from now on; the rows of a tree go with them."""
+        placed = torch.arange(self.ranks.size)[:, None] == placement.holder  # (ranks, K)
+        count = placement.counts[self.ranks.rank]
+        out = {name: t.new_empty(count, *t.shape[1:]) for name, t in tree.items()}
+        for ids, rows in self._exchange.visits("move", tree, placed):
+            stay = placed[self.ranks.rank, ids].nonzero()[:, 0]
+            to = placement.position[ids[stay]].to(self.device)
+            for name, t in take_rows(rows, stay).items():
+                out[name][to] = t
+        self.hold(placement)
+        return out
+
+    def hold(self, placement: Placement) -> None:
+        """Hold other clients from now on, before there is anything to move."""
+        self._settle(placement)
+        self.restore_quarantine(self.quarantined)
+
+    def restore_quarantine(self, reasons: Mapping[int, str]) -> None:
+        """Take up the quarantine of a checkpoint."""
+        self.quarantined |= reasons
+        rows = dict(zip(self._mine.tolist(), range(len(self._mine)), strict=True))
+        self._stack.restore_quarantine({rows[i]: why for i, why in reasons.items() if i in rows})
+
+    def replicate(self, theta0: Params) -> Tree:
+        return self._stack.replicate(theta0)
+
+    # ------------------------------------------------------------------ local learning
+
+    def train(
+        self,
+        theta: Tree,
+        sgd: LocalSGD,
+        round: int,
+        among: Tensor | None = None,
+        pull: Pull | None = None,
+        only: frozenset[str] | None = None,
+    ) -> Trained:
+        chosen = self.active if among is None else self.active & among.cpu()
+        self.ledger.add_samples(int(sgd.samples_per_round(self.sizes, round)[chosen].sum()))
+        found = self._stack.train(theta, sgd, round, chosen[self._mine], pull, only)
+        self._share_quarantine()
+        return Trained(found.theta, self._exchange.rows(found.loss))
+
+    def _visit(self, theta: Tree, asked: Edges, edges: Edges, sgd: LocalSGD, round: int) -> Trained:
+        mine = asked.take(self._is_here(asked.i))
+        out = {n: t[self.placement.position[mine.i].to(t.device)] for n, t in theta.items()}
+        place = to_matrix(mine, torch.arange(len(mine.i)).double(), self.num_clients)
+        loss = torch.full_like(place, torch.nan)
+
+        def work(ids: Tensor, models: Tree) -> Tree:
+            visits = Edges(torch.arange(len(ids)), self.placement.position[hosts[ids]])
+            trained, loss[ids, hosts[ids]] = self._stack.steps_at(models, visits, sgd, round)
+            return trained
+
+        for hosts in edges.in_turn(self.num_clients):  # few guests at a time
+            holder = self.placement.holder[hosts.clamp(min=0)]
+            wanted = (holder == torch.arange(self.ranks.size)[:, None]) & (hosts >= 0)
+            for rows, trained in self._exchange.errands("train_at", theta, wanted, work):
+                ids = self._mine[rows.cpu()]
+                to = place[ids, hosts[ids]].long().to(self.device)
+                for name, stacked in trained.items():
+                    out[name][to] = stacked
+        here = edges.take(self._is_here(edges.j))
+        return Trained(out, self._exchange.matrix(loss[here.i, here.j], edges))
+
+    def gradient(self, theta: Tree, split: SplitName) -> Trained:
+        self.ledger.add_samples(int(self.sizes[self.active].sum()) if split == "train" else 0)
+        found = self._stack.gradient(theta, split)
+        return Trained(found.theta, self._exchange.rows(found.loss))
+
+    # ------------------------------------------------------------------ meeting others
+
+    def mix(self, w: Tensor, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:
+        del overwrite  # the rows travel while they are summed
+        active = self.active
+        w = checked_weights(w, active)
+        edges = edges_of(w)
+        count_mix(self.ledger, tree, edges, active, via)
+        edges = edges.take(active[edges.j])  # 0 times infinity is NaN: the quarantined stay out
+        wanted = self.placement.wanted(edges.i, edges.j)
+        edges = edges.take(self._is_here(edges.i))
+        share, rows = w[edges.i, edges.j], self.placement.position[edges.i]
+        out: Tree = {}
+        for ids, models in self._exchange.visits("mix", tree, wanted):
+            column = self._column(ids)[edges.j]
+            here = column >= 0
+            shape = (len(self._mine), len(ids))
+            few = Edges(rows[here], column[here])
+            mix = mixer(few, share[here], shape, self.device, self.dtype)
+            idle = (~active[ids]).to(self.device)
+            for name, t in models.items():
+                if bool(idle.any()):
+                    t = t.masked_fill(idle.view(-1, *[1] * (t.dim() - 1)), 0.0)
+                part = mix(t.flatten(1))
+                out[name] = part.add_(out[name]) if name in out else part
+        idle = (~active[self._mine]).to(self.device)
+        own = w.diagonal()[self._mine].to(self.device, self.dtype)
+        for name, t in tree.items():
+            mixed, shape = out[name].view_as(t), (-1, *[1] * (t.dim() - 1))
+            if bool(idle.any()):
+                mixed = torch.where(idle.view(shape), t * own.view(shape), mixed)
+            out[name] = mixed
+        return out
+
+    def _losses(
+        self, theta: Tree, edges: Edges, draw: CrossDraw, round: int, split: SplitName
+    ) -> Tensor:
+        """(K, K) losses of theta_i on a draw of D_j: the models travel to the data."""
+        samples = self._stack.samples(split)
+        drawn = Drawn(samples, draw, self.num_clients, round, self.seed, self.owned)
+        is_dense = suits_dense(edges, self.num_clients, draw)
+        wanted = self.placement.wanted(edges.j, edges.i)
+        mine = edges.take(self._is_here(edges.j))
+        samples_of = self.placement.position[mine.j]
+        losses = torch.empty(len(mine.i), dtype=torch.float64)
+        for ids, models in self._exchange.visits("cross_models", theta, wanted):
+            row = self._column(ids)[mine.i]
+            part = row >= 0
+            chosen, row = row[part].unique(return_inverse=True)  # who is tried here at all
+            if len(chosen):
+                models, readers = take_rows(models, chosen), ids[chosen].to(self.device)
+                tried = Edges(row, samples_of[part])
+                losses[part] = self._stack.try_models(models, readers, tried, drawn, is_dense)
+        return self._exchange.matrix(losses, edges)
+
+    def cross_gradient(self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int) -> Tree:
+        active = self.active
+        w = checked_weights(w, active) * active[:, None]
+        edges = edges_of(w)
+        count_cross_gradient(self.ledger, theta, edges)
+        samples = 0
+        out = {name: torch.zeros_like(t) for name, t in theta.items()}
+
+        def work(ids: Tensor, models: Tree) -> Tree:
+            nonlocal samples
+            weights = w[ids][:, self._mine]
+            gradients, taken = self._stack.first_batch_gradients(models, weights, sgd, round)
+            samples += taken
+            return gradients
+
+        wanted = self.placement.wanted(edges.j, edges.i)
+        for rows, gradients in self._exchange.errands("cross_gradients", theta, wanted, work):
+            for name, g in gradients.items():
+                out[name][rows] += g
+        self.ledger.add_samples(int(self.ranks.total(torch.tensor([samples]))[0]))
+        return out
+
+    def gather(self, rows: Tensor) -> Tensor:
+        count_gather(self.ledger, rows, self.num_clients)
+        return self._exchange.rows(rows)
+
+    def total(self, x: Tensor) -> Tensor:
+        count_total(self.ledger, x, self.num_clients)
+        return self.ranks.total(x)
+
+    # ------------------------------------------------------------------ how good
+
+    def measure(self, theta: Tree, split: SplitName, metric: Metric) -> Tensor:
+        return self._exchange.rows(self._stack.measure(theta, split, metric))
+
+    def collect(self, tree: Tree) -> Tree:
+        """All K rows on the first rank, in the memory of its CPU; elsewhere the rows held there."""
+        wanted = torch.zeros(self.ranks.size, self.num_clients, dtype=torch.bool)
+        wanted[0] = True
+        if not self.ranks.is_first:
+            for _ in self._exchange.visits("collect", tree, wanted):
+                pass
+            return {name: t.cpu() for name, t in tree.items()}
+        whole = {
+            n: t.new_empty(self.num_clients, *t.shape[1:], device="cpu") for n, t in tree.items()
+        }
+        for ids, rows in self._exchange.visits("collect", tree, wanted):
+            for name, t in rows.items():
+                whole[name][ids] = t.cpu()
+        return whole
+
+    # ------------------------------------------------------------------ inside
+
+    def _is_here(self, clients: Tensor) -> Tensor:
+        """Which of these clients this rank holds."""
+        return self.placement.holder[clients] == self.ranks.rank
+
+    def _column(self, ids: Tensor) -> Tensor:
+        """(K,) the place of each client among `ids`, -1 for the others."""
+        out = torch.full((self.num_clients,), -1)
+        out[ids] = torch.arange(len(ids))
+        return out
+
+    def _all_pairs(self, purpose: str, a: Tree, b: Tree, compare: Compare) -> Tensor:
+        total = torch.zeros(len(self._mine), self.num_clients, device=self.device, dtype=self.dtype)
+        everyone = torch.ones(self.ranks.size, self.num_clients, dtype=torch.bool)
+        for ids, others in self._exchange.visits(purpose, b, everyone):
+            columns = ids.to(self.device)
+            for name, t in a.items():
+                total[:, columns] += compare(t.flatten(1), others[name].flatten(1))
+        return self._exchange.rows(total.double().cpu())
+
+    def _share_quarantine(self) -> None:
+        """Tell the others who went into quarantine here, and hear who did elsewhere."""
+        found = {int(self._mine[row]): why for row, why in self._stack.quarantined.items()}
+        found = {client: why for client, why in found.items() if client not in self.quarantined}
+        counts = self.ranks.gather(torch.tensor([len(found)]), [1] * self.ranks.size)
+        if not bool(counts.any()):
+            return
+        for part in self.ranks.share(found):
+            self.quarantined |= {int(client): why for client, why in part.items()}
+        if self.strict:
+            client = min(self.quarantined)
+            raise not_finite(client, self.quarantined[client])
+
+
+AnyEngine: TypeAlias = LocalEngine | ShardedEngine

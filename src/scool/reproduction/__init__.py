@@ -1,0 +1,1 @@
+"""The paper: its rows, its runs, its tables and figures beside ours."""

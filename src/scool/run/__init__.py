@@ -1,0 +1,1 @@
+"""One run, from options to a result: prepared, looped, recorded, resumed."""

@@ -1,0 +1,192 @@
+"""A client's model out of a run folder, ready for prediction."""
+
+import copy
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from scool.data.transform import ImageTransform
+from scool.errors import ConfigError, RunError, require
+from scool.models import ModelConfig, fixed_tensors, unstack
+from scool.recording.clients import Clients, read_clients
+from scool.recording.damage import warn_damage
+from scool.recording.folder import RunFolder
+from scool.recording.models import (
+    model_name,
+    read_exported,
+    read_fixed,
+    read_model,
+    write_model,
+)
+from scool.run.client_model import ClientModel
+from scool.run.options import with_options
+from scool.types import Params, Tree
+
+Own = nn.Module | Callable[[], nn.Module]
+
+
+def load_model(run: str | Path, client: int, module: Own | None = None) -> ClientModel:
+    """A client's model, from the newest checkpoint of a run or from an exported file.
+
+    Args:
+        run: a run folder, a folder that `Result.export` or `scool export` wrote, or one file of it.
+        client: its number.
+        module: the network, or a function that builds it, where the run had one of its own.
+
+    >>> import scool, tempfile
+    >>> federation = scool.digits(num_clients=4, groups=2, seed=0)
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     _ = scool.fit(federation, "mlp", scool.LocalOnly(), rounds=1, out=f"{place}/run")
+    ...     model = scool.load_model(f"{place}/run", client=2)
+    >>> model.predict(federation.test.x[:3]).shape
+    torch.Size([3])
+    """
+    path = Path(run)
+    is_whole = isinstance(client, int) and client >= 0
+    require(is_whole, "client", client, "give the number of a client, from 0 on")
+    if path.is_file():
+        return _assemble(*read_model(path), module, path)
+    for folder in (path, path / "models"):
+        if (folder / model_name(client)).is_file():
+            return _assemble(*read_exported(folder, client), module, path)
+    exported = sorted(
+        p.name for f in (path, path / "models") for p in f.glob("client-*.safetensors")
+    )
+    if not (path / "run.json").is_file() and exported:
+        remedy = f"{path} has models from {exported[0]} to {exported[-1]}"
+        raise ConfigError(f"client = {client} is not possible: {remedy}")
+    return _assemble(*params_of(path, client), module, path)
+
+
+def theta_of(folder: RunFolder) -> tuple[int, Tree]:
+    """The models of all clients in the newest checkpoint of a run that is whole, and after how many
+    rounds that was. Warns where a newer one is damaged. Needs nothing but the checkpoint."""
+    path = folder.path
+    checkpoint, problems = folder.last_checkpoint()
+    if checkpoint is None and folder.header.get("status") == "finished":
+        raise RunError(
+            f"{path} is a finished run whose models were not kept (--checkpoint-every 0 or a "
+            "light record): run it again with --checkpoint-every 10 to have them"
+        )
+    if checkpoint is None:
+        raise RunError(f"{path} has no checkpoint yet: wait for one, or `scool resume {path}`")
+    for words in problems:
+        warn_damage(f"{words}. The models are those of round {checkpoint.rounds}")
+    theta = {n[6:]: t for n, t in checkpoint.tensors.items() if n.startswith("theta/")}
+    if not theta:
+        raise RunError(f"{path} holds no models: its method keeps none in its checkpoint")
+    if len({len(t) if t.dim() else 0 for t in theta.values()}) != 1:
+        raise RunError(f"{path} is damaged: its models are not of one number of clients")
+    return checkpoint.rounds, theta
+
+
+def params_of(path: Path, client: int) -> tuple[Params, dict[str, Any]]:
+    """What a client's model holds in the newest checkpoint of a run, and what it is for."""
+    folder = RunFolder.open(path)
+    _, theta = theta_of(folder)
+    last = len(next(iter(theta.values()))) - 1
+    require(client in range(last + 1), "client", client, f"give a number from 0 to {last}")
+    tensors = {**read_fixed(folder), **unstack(theta, client)}
+    return tensors, about_model(folder.header, read_clients(folder), client)
+
+
+def about_model(header: Mapping[str, Any], clients: Clients | None, client: int) -> dict[str, Any]:
+    """All that is needed to use a client's parameters, as JSON holds it."""
+    config = header.get("config") or {}
+    network = header.get("model") or (config.get("settings") or {}).get("model")
+    about = {"method": header.get("method"), "client": client, "model": network}
+    about["complete"] = header.get("complete", "fixed" in (header.get("identity") or {}))
+    if clients is None:
+        return about
+    if client >= clients.num_clients:
+        raise RunError(f"clients.safetensors is damaged: it does not know client {client}")
+    is_class = clients.task == "classification"
+    return about | {
+        "name": clients.client_names[client] if clients.client_names else None,
+        "input_shape": list(clients.input_shape),
+        "outputs": clients.classes.shape[1],
+        "classes": clients.classes[client].nonzero().flatten().tolist() if is_class else None,
+        "class_names": clients.class_names,
+        "mean": clients.mean,
+        "std": clients.std,
+        "tokens": clients.tokens,
+    }
+
+
+def export_models(
+    theta: Tree,
+    fixed: Params,
+    header: Mapping[str, Any],
+    clients: Clients | None,
+    folder: Path,
+) -> dict[Path, str]:
+    """One file per client, each with what the models have in common; their seals."""
+    count = len(next(iter(theta.values())))
+    paths = [folder / model_name(client) for client in range(count)]
+    seals: dict[Path, str] = {}
+    for client, path in enumerate(paths):
+        tensors = {**fixed, **unstack(theta, client)}
+        about = about_model(header, clients, client)
+        seals[path] = write_model(path, tensors, about, header.get("run"))
+    return seals
+
+
+def _assemble(
+    params: Params, about: Mapping[str, Any], module: Own | None, path: Path
+) -> ClientModel:
+    network = _network(about, module, path, "meta")
+    fixed = {name: tuple(t.shape) for name, t in fixed_tensors(network).items()}
+    expected = {name: tuple(p.shape) for name, p in network.named_parameters()} | fixed
+    found = {name: tuple(p.shape) for name, p in params.items()}
+    wrong = [n for n in {**expected, **found} if expected.get(n) != found.get(n)]
+    if not about.get("complete"):  # an older version recorded trainable parameters only
+        wrong = [n for n in wrong if n in found or n not in fixed]
+    if wrong:
+        name = wrong[0]
+        raise ConfigError(
+            f"module is not the network of {path}: {name} is {expected.get(name, 'missing')} in "
+            f"the module and {found.get(name, 'missing')} in the record. Give the one it was "
+            "trained with"
+        )
+    network = _network(about, module, path, "cpu")
+    network.load_state_dict(params, strict=False)
+    transform = (
+        ImageTransform(tuple(about["mean"]), tuple(about["std"])) if about.get("mean") else None
+    )
+    classes = None
+    if about.get("classes") is not None:
+        classes = torch.zeros(about["outputs"], dtype=torch.bool)
+        classes[about["classes"]] = True
+    shape = tuple(about["input_shape"]) if about.get("input_shape") else None
+    return ClientModel(
+        network,
+        classes,
+        input_shape=shape,
+        transform=transform,
+        takes_tokens=bool(about.get("tokens")),
+    ).eval()
+
+
+def _network(about: Mapping[str, Any], module: Own | None, path: Path, device: str) -> nn.Module:
+    """The network given, or the one that the record names: on `meta` it has shapes and takes no
+    memory, whatever sizes a record claims."""
+    if isinstance(module, nn.Module):
+        return copy.deepcopy(module).cpu()
+    if module is not None:
+        return module().cpu()
+    if not about.get("model"):
+        raise ConfigError(
+            f"module is missing: {path} was made with a network of its own. Give it: "
+            "load_model(run, client, module=...)"
+        )
+    if not about.get("input_shape"):
+        raise ConfigError(
+            f"module is missing: {path} was written by a version that did not record the shape "
+            "of the inputs. Give it: load_model(run, client, module=...)"
+        )
+    config = with_options(ModelConfig(), about["model"], "the recorded model")
+    with torch.device(device):
+        return config.builder(tuple(about["input_shape"]), about["outputs"])()

@@ -1,0 +1,439 @@
+"""How far a run has come: its state, its records, and taking them up again."""
+
+import hashlib
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scool.algorithms.between_rounds import unwrapped
+from scool.data.federation import Federation
+from scool.engine.ranks.group import RankLost, Ranks
+from scool.engine.ranks.placement import Placement, better_placement
+from scool.engine.sharded import AnyEngine, ShardedEngine
+from scool.errors import RunError, ScoolError
+from scool.recording.checkpoint import Checkpoint, flatten, unflatten
+from scool.recording.folder import METRICS, TIMING, RunFolder, check_free, make_folder
+from scool.recording.lock import writing
+from scool.recording.shards import HOLDER, part_name
+from scool.recording.source import source_commit
+from scool.recording.writer import RunWriter
+from scool.run.migrations import modern
+from scool.run.options import as_dict, neutral
+from scool.types import Info, Params, Tree
+
+LONG = 1000  # rounds above which not every graph is kept, and not every row of a light record
+EARLY = 20  # first rounds, whose graphs are always kept and compared with the true one
+SETTLED = 10  # rounds between two moves of clients from rank to rank
+MOVED = "shards/moved"  # in the common file of a checkpoint: the round after which clients moved
+
+
+@dataclass
+class Progress:
+    """How far a run has come. What is here was computed to the end of round `done`, always. With
+    several ranks only the first keeps records; all keep their part of a checkpoint."""
+
+    state: Any
+    active: Tensor  # (K,) who was not in quarantine after that round
+    writer: RunWriter | None
+    rounds: int = 0  # of the whole run
+    ranks: Ranks = field(default_factory=Ranks)
+    stacked: frozenset[str] = frozenset()  # tensors of the state with a row per client held here
+    done: int = 0
+    asked: int = 0  # rounds of the last checkpoint that is written or under way
+    history: list[dict[str, Any]] = field(default_factory=list)
+    graphs: dict[int, Tensor] = field(default_factory=dict)
+    seconds: float = 0.0
+    moved: int = -SETTLED  # the round after which clients changed ranks
+    parts: "Future[str] | None" = None  # of this rank, of a checkpoint that others have parts of
+    common: dict[str, Tensor] = field(default_factory=dict)  # the rest of it, on the first rank
+
+    def finish_round(
+        self, state: Any, row: dict[str, Any], info: Info, engine: AnyEngine, seconds: float
+    ) -> None:
+        graph = info["graph"]
+        assert isinstance(graph, Tensor)
+        is_kept = self.rounds <= LONG or self.done < EARLY or "scores" in row
+        if self.writer and self.ranks.is_first:
+            timing = {"round": self.done, "seconds": seconds, **self._rank_traffic()}
+            if is_kept:
+                self.writer.write_graph(self.done, graph)
+            self.writer.append(TIMING, timing)
+            self.writer.append(METRICS, row)
+        self.history.append(row)
+        if is_kept and self.ranks.is_first:
+            self.graphs[self.done] = graph.cpu().float()
+        self.seconds += seconds
+        self.state, self.active, self.done = state, engine.active, self.done + 1
+
+    def settle(self, engine: AnyEngine, graph: Tensor) -> None:
+        """Several ranks: put clients that learn from each other on the same rank, where it pays
+        and they did not move a short while ago. No influence on results but rounding."""
+        if not isinstance(engine, ShardedEngine) or self.done - self.moved < SETTLED:
+            return
+        placement = better_placement(engine.placement, graph)
+        if placement is not None:
+            flat = flatten(self.state)
+            rows = engine.move(placement, {name: flat[name] for name in self.stacked})
+            self.state, self.moved = unflatten(self.state, flat | rows), self.done
+
+    def _rank_traffic(self) -> dict[str, Any]:
+        """What really travelled between ranks: like times, no part of the result."""
+        traffic = self.ranks.ledger.close_round()
+        if self.ranks.size == 1:
+            return {}
+        by_purpose = {name: traffic.bytes[name] for name in sorted(traffic.bytes)}
+        return {"rank_bytes": traffic.total_bytes, "rank_traffic": by_purpose}
+
+    # ------------------------------------------------------------------ checkpoints
+
+    @property
+    def saved(self) -> int:
+        """Rounds of the last checkpoint that is on the disk, as the first rank knows."""
+        return self.writer.saved if self.writer else 0
+
+    def save(self, engine: AnyEngine) -> None:
+        """A checkpoint of the last finished round, once, from a copy and in the background.
+
+        Of several ranks each writes its part; the common file follows when all parts are there.
+        """
+        writer = self.writer
+        if writer is None or self.done <= self.asked:
+            return
+        state = flatten(self.state) | {"engine/active": self.active}
+        if not isinstance(engine, ShardedEngine):
+            writer.save(self.done, writer.copies.take(state))
+        else:
+            self.commit(wait=True)  # the parts before, if they are still on their way
+            rows = writer.copies.take({name: state.pop(name) for name in self.stacked})
+            state |= {HOLDER: engine.placement.holder, MOVED: torch.tensor(self.moved)}
+            self.common = writer.copies.take(state) if self.ranks.is_first else {}
+            about = (self.done, self.ranks.rank, self.ranks.size, engine.owned.cpu())
+            self.parts = self.ranks.each(lambda: writer.save_part(*about, rows))
+        self.asked = self.done
+
+    def commit(self, wait: bool = False) -> None:
+        """Several ranks: write the common file of a checkpoint when all have written their parts.
+
+        Raises:
+            RunError: on every rank, where one could not write.
+        """
+        if self.parts is None or self.writer is None:
+            return
+        writer, parts = self.writer, self.parts
+        if not wait and not all(self.ranks.share(parts.done())):
+            return
+        seal = self.ranks.each(parts.result)
+        names = (part_name(self.asked, rank, self.ranks.size) for rank in range(self.ranks.size))
+        seals = dict(zip(names, self.ranks.share(seal), strict=True))
+        self.ranks.first(lambda: writer.save(self.asked, self.common, seals))
+        self.parts, self.common = None, {}
+
+    def seal(self, **header: Any) -> None:
+        """All checkpoints and records are on the disk; then `run.json` says so."""
+        writer = self.writer
+        if writer is None:
+            return
+        self.commit(wait=True)
+
+        def work() -> None:
+            writer.seal()
+            writer.update_header(**header)
+
+        self.ranks.first(work)
+
+
+def open_run(
+    out: str | Path | None,
+    resume: bool,
+    header: Mapping[str, Any],
+    engine: AnyEngine,
+    algorithm: Any,
+    theta0: Params,
+    held: ExitStack,
+) -> Progress:
+    """The folder, locked until `held` is closed, and how far the run in it has come."""
+    state = algorithm.init(engine, theta0)
+    ranks, stacked, mine = Ranks(), frozenset[str](), None
+    if isinstance(engine, ShardedEngine):
+        ranks, mine = engine.ranks, engine.owned.cpu()
+        stacked = _stacked_names(state, engine, algorithm, theta0)
+    if out is None or not resume:
+        writer = None if out is None else _begin(Path(out), header, ranks, held)
+        return Progress(state, engine.active, writer, header["rounds"], ranks, stacked)
+    folder = RunFolder(Path(out))
+    ranks.first(lambda: _check_same(RunFolder.open(folder.path), header, algorithm))
+    ranks.first(lambda: held.enter_context(writing(folder.path)))
+    checkpoint = _last_whole(folder, engine, ranks, mine, stacked)
+    done, moved = checkpoint.rounds if checkpoint else 0, -SETTLED
+    if checkpoint:
+        saved = dict(checkpoint.tensors)
+        if isinstance(engine, ShardedEngine) and (placement := _placement(engine, saved)):
+            engine.hold(placement)
+            moved = int(saved.get(MOVED, torch.tensor(-SETTLED)))
+        engine.restore_quarantine(_reasons(folder, done, saved.pop("engine/active")))
+        state = ranks.each(lambda: unflatten(state, saved))
+    writer = _take_up(folder, done, header, ranks, held)
+    rows = writer.history if ranks.is_first else RunFolder(folder.path).rows()
+    times = RunFolder(folder.path).rows(TIMING) if ranks.is_first else []
+    return Progress(
+        state,
+        engine.active,
+        writer,
+        header["rounds"],
+        ranks,
+        stacked,
+        done=done,
+        asked=done,
+        history=list(rows),
+        graphs=folder.graphs() if ranks.is_first else {},
+        seconds=sum(row["seconds"] for row in times),
+        moved=moved,
+    )
+
+
+@contextmanager
+def telling_what_is_saved(progress: Progress) -> Iterator[None]:
+    """Where another rank is lost, at whatever moment, the first rank says how to go on."""
+    try:
+        yield
+    except RankLost as error:
+        writer = progress.writer
+        if writer is None or not progress.ranks.is_first:
+            raise
+        with suppress(ScoolError):
+            writer.flush()
+        saved = f"round {progress.saved}" if progress.saved else "the start"
+        saved += f" is saved, `scool resume {writer.path}` goes on from there"
+        raise RankLost(f"{error}; {saved}, with any number of ranks") from error
+
+
+def _begin(path: Path, header: Mapping[str, Any], ranks: Ranks, held: ExitStack) -> RunWriter:
+    def work() -> RunWriter:
+        check_free(path)
+        make_folder(path)
+        held.enter_context(writing(path))
+        # looks again: somebody may have come
+        return RunWriter.create(path, {**header, "versions": _versions(header)})
+
+    writer = ranks.first(work) or RunWriter(path, header)
+    held.callback(writer.close)
+    return writer
+
+
+def _versions(header: Mapping[str, Any]) -> dict[str, Any]:
+    return {**header["versions"], "commit": source_commit()}
+
+
+def _last_whole(
+    folder: RunFolder,
+    engine: AnyEngine,
+    ranks: Ranks,
+    mine: Tensor | None,
+    stacked: frozenset[str],
+) -> Checkpoint | None:
+    """Where to go on: the newest checkpoint that is whole for all ranks, and whose rounds all have
+    their line in `metrics.jsonl`. Says what is passed over. None: from the start.
+
+    Raises:
+        RunError: there are checkpoints, and none will do; or a finished run has none.
+    """
+    lines = folder.lines(METRICS)
+    rows = [row["round"] for row in lines.rows]
+    recorded = next((n for n, t in enumerate(rows) if t != n), len(rows))
+    [[recorded, candidates], *_] = ranks.share([recorded, folder.checkpoints()])
+    problems: list[str] = []
+    if any(rounds > recorded for rounds in candidates):
+        why = lines.flaw or f"it has {recorded} rounds"
+        problems.append(f"{folder.path / METRICS} is damaged: {why}")
+    for rounds in [rounds for rounds in candidates if rounds <= recorded]:
+        checkpoint, words = None, None
+        try:
+            checkpoint = _load(folder, rounds, engine, mine, stacked)
+        except RunError as error:
+            words = str(error)
+        found = [words for words in ranks.share(words) if words]
+        if not found:
+            if problems and ranks.is_first:
+                sentence = f"{'; '.join(problems)}. The run goes on from round {rounds}"
+                warnings.warn(sentence, stacklevel=4)
+            return checkpoint
+        problems.append(found[0])
+    return _from_the_start(folder, problems)
+
+
+def _load(
+    folder: RunFolder,
+    rounds: int,
+    engine: AnyEngine,
+    mine: Tensor | None,
+    stacked: frozenset[str],
+) -> Checkpoint:
+    """A checkpoint with the rows of the clients that this rank will hold."""
+    if isinstance(engine, ShardedEngine):
+        common = folder.load_checkpoint(rounds, torch.arange(0))
+        if placement := _placement(engine, common.tensors):
+            mine = placement.held[engine.ranks.rank]
+    return folder.load_checkpoint(rounds, mine, stacked)
+
+
+def _from_the_start(folder: RunFolder, problems: list[str]) -> None:
+    """No checkpoint will do. A run that lost what it had is not begun again without a word."""
+    if problems:
+        raise RunError(
+            f"{'; '.join(problems)}. No checkpoint is left to go on from: bring back whole copies, "
+            f"or repeat the run with `scool rerun {folder.path}`; `scool verify {folder.path}` "
+            "says what is whole"
+        )
+    if RunFolder.open(folder.path).header.get("status") == "finished":
+        raise RunError(
+            f"{folder.path} is a finished run whose models were not kept (no checkpoint): there is "
+            f"nothing to go on from. `scool rerun {folder.path}` repeats it in a new folder"
+        )
+
+
+def _placement(engine: ShardedEngine, tensors: Mapping[str, Tensor]) -> Placement | None:
+    """Who held whom when a checkpoint was written, if there were as many ranks: a run that goes on
+    so goes on to the same bits."""
+    holder = tensors.get(HOLDER)
+    if holder is None or int(holder.max()) + 1 != engine.ranks.size:
+        return None
+    placement = Placement(holder, engine.ranks.size)
+    return placement if placement.counts == engine.placement.counts else None
+
+
+def _take_up(
+    folder: RunFolder, done: int, header: Mapping[str, Any], ranks: Ranks, held: ExitStack
+) -> RunWriter:
+    """Go on after round `done`; `resumed` tells of rounds that other versions make."""
+
+    def work() -> RunWriter:
+        before = folder.header
+        changes: dict[str, Any] = {"reason": None} if before.get("reason") else {}  # of a failure
+        resumed: list[Any] = before.get("resumed") or []
+        last = resumed[-1]["versions"] if resumed else before.get("versions")
+        if (now := _versions(header)) != last:
+            changes["resumed"] = [*resumed, {"after_round": done, "versions": now}]
+        changes |= {"status": "running", "rounds": header["rounds"]}
+        return RunWriter.take_up(folder, done, **changes)
+
+    writer = ranks.first(work) or RunWriter(folder.path, RunFolder(folder.path).header)
+    held.callback(writer.close)
+    return writer
+
+
+class _Fewer:
+    """An engine that holds other clients than it does, for as long as a method begins."""
+
+    def __init__(self, engine: ShardedEngine, count: int) -> None:
+        self._engine, self._count = engine, count
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def replicate(self, theta0: Params) -> Tree:
+        return {n: p.expand(self._count, *p.shape).clone() for n, p in theta0.items()}
+
+
+def _stacked_names(
+    state: Any, engine: ShardedEngine, algorithm: Any, theta0: Params
+) -> frozenset[str]:
+    """Which tensors of a method's state have a row for each client held here: those that grow
+    with their number. All others are equal on all ranks."""
+    count = 1 if len(engine.owned) > 1 else 2
+    other = flatten(algorithm.init(_Fewer(engine, count), theta0))
+    return frozenset(n for n, t in flatten(state).items() if t.shape != other[n].shape)
+
+
+def _reasons(folder: RunFolder, done: int, active: Tensor) -> dict[int, str]:
+    """Why each client in quarantine is there, as the row of the last saved round tells."""
+    row = next((row for row in folder.rows() if row["round"] == done - 1), {"quarantined": {}})
+    out = (~active).nonzero()[:, 0].tolist()
+    return {client: row["quarantined"].get(str(client), "before") for client in out}
+
+
+def _check_same(folder: RunFolder, header: Mapping[str, Any], algorithm: Any) -> None:
+    """Refuse to continue a run with another method, other data or another seed.
+
+    Raises:
+        RunError: names what differs.
+    """
+    before, now = folder.header, header["identity"]
+    nothing = dict.fromkeys(now["between_rounds"], 0.0)
+    plain = {"algorithm": _as_json(neutral(unwrapped(algorithm))), "between_rounds": nothing}
+    for name, value in modern(before.get("identity") or {}).items():
+        if not _agree(value, now[name], plain.get(name, {})):
+            raise RunError(
+                f"{folder.path} was made with another {_WORDS.get(name, name)}: "
+                "continue it with what it was started with, or choose another out"
+            )
+    if (before.get("rounds_done") or 0) > header["rounds"]:
+        raise RunError(
+            f"rounds = {header['rounds']} is not possible: {folder.path} has done "
+            f"{before['rounds_done']} already. Give as many or more"
+        )
+
+
+_WORDS = {"digest": "data or model", "fixed": "model (its frozen parameters or buffers differ)"}
+
+
+def _agree(before: Any, now: Any, plain: Any) -> bool:
+    """Equal in all options: one that is newer than the run had its default then."""
+    if not (isinstance(before, Mapping) and isinstance(now, Mapping)):
+        return before == now
+    if not before.keys() <= now.keys():
+        return False
+    then = {name: before.get(name, plain.get(name, value)) for name, value in now.items()}
+    return all(_agree(then[name], value, plain.get(name, {})) for name, value in now.items())
+
+
+def identity_of(
+    algorithm: Any, federation: Federation, seed: int, theta0: Params, fixed: Params
+) -> dict[str, Any]:
+    """What must be the same for a run to be continued: method, data, seed and kind of model."""
+    digest = hashlib.sha256(str([(name, tuple(p.shape)) for name, p in theta0.items()]).encode())
+    tensors = [federation.classes]
+    for split in (federation.train, federation.test):
+        some = split.x.flatten()[:: 1 + split.x.numel() // 4096]
+        tensors += [split.index, split.mask, split.y, some]
+    for t in tensors:
+        _add_to(digest, t)
+    return {
+        "algorithm": {"name": type(algorithm).__name__, **_options(algorithm)},
+        "federation": federation.name,
+        "clients": federation.num_clients,
+        "seed": seed,
+        "digest": digest.hexdigest()[:32],
+        "fixed": _digest_of(fixed),
+    }
+
+
+def _digest_of(tensors: Params) -> str:
+    """Of names, shapes and numbers; empty where there are none."""
+    digest = hashlib.sha256()
+    for name, t in sorted(tensors.items()):
+        digest.update(name.encode())
+        _add_to(digest, t)
+    return digest.hexdigest()[:32] if tensors else ""
+
+
+def _add_to(digest: Any, t: Tensor) -> None:
+    digest.update(f"{t.dtype}{tuple(t.shape)}".encode())
+    digest.update(t.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+
+
+def _options(algorithm: Any) -> dict[str, Any]:
+    """The options of a method as JSON holds them; one's own class may have others, by type."""
+    options = as_dict(algorithm) if is_dataclass(algorithm) else {}
+    return _as_json(options)
+
+
+def _as_json(options: dict[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(options, default=lambda value: type(value).__name__))

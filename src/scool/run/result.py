@@ -1,0 +1,171 @@
+"""What a run gives back."""
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from scool.data.federation import Federation
+from scool.errors import require, unknown
+from scool.models import unstack
+from scool.run.client_model import ClientModel
+from scool.run.graph import Graph
+from scool.types import Tree
+
+
+@dataclass(frozen=True)
+class Result:
+    """K personal models, how good they are, and the graph they learned over."""
+
+    method: str
+    seed: int
+    rounds: int
+    seconds: float
+    theta: Tree  # the models, client axis first, on the CPU
+    score: Tensor  # (K,) test accuracy in percent, or R^2 for regression
+    history: Sequence[Mapping[str, Any]]  # one row a round, as in metrics.jsonl
+    graphs: Mapping[int, Tensor]  # the mixing weights of every round, (K, K)
+    federation: Federation
+    module: nn.Module = field(repr=False)
+    run_dir: Path | None = None
+    network: Mapping[str, Any] | None = None  # the model by name and options; None: one's own
+    run: str | None = None  # the identity in every file of its records
+
+    @property
+    def accuracy(self) -> Tensor:
+        """(K,) test accuracy of each client in percent (for regression R^2); NaN where a client
+        has no test samples."""
+        return self.score
+
+    @property
+    def graph(self) -> Graph | None:
+        """(K, K) the weights of the last round; row i is whom client i learned from. A tensor with
+        `plot`, `to_pandas`, `to_networkx`, `write_graphml` and `write_csv`."""
+        if not self.graphs:
+            return None
+        last, about = max(self.graphs), self.federation
+        title = f"{self.method}, round {last + 1}"
+        return Graph.of(self.graphs[last], title, about.client_names, about.groups, about.classes)
+
+    @property
+    def elbo(self) -> list[float]:
+        """The bound after each E-step; empty for methods without one."""
+        return [row["elbo"] for row in self.history if row.get("elbo") is not None]
+
+    @property
+    def bytes_sent(self) -> int:
+        return sum(row["bytes"] for row in self.history)
+
+    @property
+    def messages(self) -> int:
+        return sum(row["messages"] for row in self.history)
+
+    @property
+    def epochs(self) -> float | None:
+        """Passes over the training data in all: samples that gradients were taken of, over the
+        samples there are. None in records of versions that did not count them."""
+        if any("epochs" not in row for row in self.history):
+            return None
+        return sum(row["epochs"] for row in self.history)
+
+    def model(self, client: int) -> nn.Module:
+        """A client's own model, ready for prediction."""
+        last = self.federation.num_clients - 1
+        require(client in range(last + 1), "client", client, f"give a number from 0 to {last}")
+        module = copy.deepcopy(self.module).cpu().eval()
+        module.load_state_dict(unstack(self.theta, int(client)), strict=False)
+        return module
+
+    def predict(self, client: int, x: Tensor | np.ndarray) -> Tensor:
+        """What a client's model says about torch or numpy inputs: classes among the client's own,
+        or targets. Images are prepared as for evaluation."""
+        return self._ready(client).predict(x)
+
+    @torch.no_grad()
+    def outputs(self, client: int, x: Tensor | np.ndarray) -> Tensor:
+        """The outputs behind `predict`: logits of all classes, or targets."""
+        return self._ready(client)(x)
+
+    def _ready(self, client: int) -> ClientModel:
+        data, is_class = self.federation, self.federation.task == "classification"
+        return ClientModel(
+            self.model(client),
+            data.classes[client].cpu() if is_class else None,
+            input_shape=data.input_shape,
+            transform=data.transform,
+            takes_tokens=data.takes_tokens,
+        ).eval()
+
+    def to_pandas(self, of: Literal["rounds", "clients"] = "rounds") -> Any:
+        """A pandas table: one row a round, or one row a client."""
+        from scool.run.views import clients_frame, rounds_frame
+
+        if of not in ("rounds", "clients"):
+            unknown("table", of, ("rounds", "clients"))
+        return rounds_frame(self) if of == "rounds" else clients_frame(self)
+
+    def to_networkx(self) -> Any:
+        """The graph of the last round for networkx: an edge i -> j where i learns from j."""
+        return None if self.graph is None else self.graph.to_networkx()
+
+    def export(self, folder: str | Path) -> list[Path]:
+        """Write the graph as GraphML and CSV, and each client's model as safetensors; the files.
+        `scool.load_model(folder, client)` reads a model back."""
+        from scool.run.views import export_result
+
+        return export_result(self, Path(folder))
+
+    def __repr__(self) -> str:
+        """Without models and data."""
+        name = "accuracy" if self.federation.task == "classification" else "R^2"
+        score = f"{name} {float(self.score.nanmean()):.2f}"
+        return f"Result({self.method!r}, {self.federation!r}, {self.rounds} rounds, {score})"
+
+    def _repr_html_(self) -> str:
+        from scool.run.views import result_html
+
+        return result_html(self)
+
+    def summary(self) -> dict[str, Any]:
+        """The line that `--json` prints."""
+        last = self.history[-1] if self.history else {}
+        name = "accuracy" if self.federation.task == "classification" else "r2"
+        return {
+            "method": self.method,
+            "dataset": self.federation.name,
+            "clients": self.federation.num_clients,
+            "accuracy_mean": None,
+            "accuracy_std": None,
+            f"{name}_mean": finite(self.score.nanmean()),
+            f"{name}_std": finite(spread(self.score)),
+            "rounds": self.rounds,
+            "seed": self.seed,
+            "seconds": round(self.seconds, 3),
+            "train_loss": last.get("train_loss"),
+            "test_loss": last.get("test_loss"),
+            "graph_l1": last.get("graph_l1"),
+            "graph_ari": last.get("graph_ari"),
+            "elbo": last.get("elbo"),
+            "bytes_sent": self.bytes_sent,
+            "messages": self.messages,
+            "epochs": self.epochs,
+            "quarantined": last.get("quarantined", {}),
+            "run_dir": None if self.run_dir is None else str(self.run_dir),
+        }
+
+
+def spread(score: Tensor) -> Tensor:
+    """Standard deviation over the clients that have a score; NaN where nobody has."""
+    return (score - score.nanmean()).square().nanmean().sqrt()
+
+
+def finite(value: Tensor | float) -> float | None:
+    """A number that JSON can hold: None for NaN and infinities."""
+    number = float(value)
+    return number if math.isfinite(number) else None

@@ -1,0 +1,79 @@
+"""One round as one line of numbers."""
+
+from typing import Any
+
+from torch import Tensor
+
+from scool.data.federation import Federation
+from scool.engine.sharded import AnyEngine
+from scool.evaluation.accuracy import Scores
+from scool.evaluation.graph_error import adjusted_rand, communities, graph_l1
+from scool.run.result import finite, spread
+from scool.types import Info
+
+
+def describe_round(
+    t: int, info: Info, scores: Scores | None, engine: AnyEngine, federation: Federation
+) -> dict[str, Any]:
+    """The row of round t. Nothing in it depends on the clock. Closes the ledger's round."""
+    traffic = engine.ledger.close_round()
+    row: dict[str, Any] = {"round": t, "train_loss": finite(_mean(info["train_loss"]))}
+    if scores is not None:
+        row |= _describe_scores(scores, federation)
+        row |= _describe_graph(info["graph"], engine.active, federation)
+    for name, value in info.items():
+        if name in ("graph", "train_loss"):
+            continue
+        row[name] = _plain(value)
+    if isinstance(blocks := row.get("blocks"), list):  # who is in quarantine is in none
+        row["blocks"] = [None if i in engine.quarantined else b for i, b in enumerate(blocks)]
+    row |= {
+        "messages": traffic.total_messages,
+        "bytes": traffic.total_bytes,
+        "epochs": traffic.samples / int(engine.sizes.sum()),
+        "traffic": {name: traffic.bytes[name] for name in sorted(traffic.bytes)},
+        "quarantined": {str(client): why for client, why in sorted(engine.quarantined.items())},
+    }
+    return row
+
+
+def _plain(value: Tensor | float) -> Any:
+    """Numbers and lists that JSON can hold; whole numbers stay whole."""
+    if not isinstance(value, Tensor) or value.dim() == 0:
+        return finite(value)
+    return [_plain(v) for v in value] if value.is_floating_point() else value.tolist()
+
+
+def _mean(value: Tensor | float) -> Tensor | float:
+    return value.nanmean() if isinstance(value, Tensor) else value
+
+
+def _describe_scores(scores: Scores, federation: Federation) -> dict[str, Any]:
+    """Accuracy in percent (or R^2), mean and spread over clients, and each client's own."""
+    is_class = federation.task == "classification"
+    name, score = ("accuracy", 100 * scores.score) if is_class else ("r2", scores.score)
+    row = {
+        f"{name}_mean": finite(score.nanmean()),
+        f"{name}_std": finite(spread(score)),
+        "test_loss": finite(scores.loss.nanmean()),
+        "scores": [finite(s) for s in score],
+    }
+    if scores.unmasked is not None:
+        row["unmasked_accuracy_mean"] = finite(100 * scores.unmasked.nanmean())
+    return row
+
+
+def _describe_graph(
+    graph: Tensor | float, active: Tensor, federation: Federation
+) -> dict[str, Any]:
+    """Distance to the true graph, and whether its groups show among those who are not in
+    quarantine, as the others belong to none."""
+    assert isinstance(graph, Tensor)
+    row: dict[str, Any] = {}
+    if federation.truth is not None:
+        row["graph_l1"] = graph_l1(graph.cpu(), federation.truth.cpu())
+    if federation.groups is not None:
+        groups, among = federation.groups.cpu()[active], graph.cpu()[active][:, active]
+        found = communities(among, int(groups.unique().numel()))
+        row["graph_ari"] = adjusted_rand(found, groups)
+    return row

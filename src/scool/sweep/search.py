@@ -1,0 +1,155 @@
+"""What a search tries: candidates for each method, as many for one as for the other."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from scool.errors import ConfigError, nearest, require
+from scool.learning.local_sgd import LocalSGD
+from scool.randomness import generator
+from scool.run.config import BETWEEN, RunConfig, Settings, default_run, with_recipe
+from scool.run.options import as_dict, with_options
+from scool.sweep.compare import Comparison
+
+Options = dict[str, Any]  # one candidate
+
+
+@dataclass(frozen=True)
+class Search:
+    """Values of options to try, and how many runs each method may spend on them."""
+
+    methods: tuple[str, ...]
+    settings: Settings
+    space: Mapping[str, Sequence[Any]]  # values by option; a single value is simply set
+    budget: int = 0  # runs a method; 0: what the largest grid of a method needs
+    seeds: int = 1
+
+    def __post_init__(self) -> None:
+        require(self.budget >= 0, "budget", self.budget, "give 0 (all combinations) or more")
+        Comparison(self.methods, self.settings, self._sgd, self.seeds)  # checks what both have
+        share = self.settings.data.val_fraction
+        require(share > 0, "val_fraction", share, "give the share to judge by, e.g. 0.2")
+        for option, values in self.space.items():
+            require(len(values) > 0, option, "", "give values with commas between")
+            require(len(values) == len(set(values)), option, list(values), "give each value once")
+            if option in BETWEEN:
+                flag = f"--{option.replace('_', '-')}"
+                raise ConfigError(
+                    f"{option} is an option of the run, one value for all: give {flag} VALUE"
+                )
+            known = {name for method in self.methods for name in self._defaults(method)}
+            if option not in known:
+                hint = nearest(option, known)
+                raise ConfigError(f"none of the methods has an option {option!r}: {hint}")
+        require(
+            self.budget == 0 or self.budget >= self.seeds,
+            "budget",
+            self.budget,
+            f"a candidate takes {self.seeds} runs, one a seed",
+        )
+        for method in self.methods:  # a wrong value is found before anything starts
+            for options in self.candidates(method):
+                self.config(method, options, self.settings.seed)
+
+    @property
+    def _sgd(self) -> LocalSGD:
+        return default_run("local", self.settings.data).algorithm.sgd
+
+    def _algorithm(self, method: str) -> Any:
+        return replace(default_run(method, self.settings.data).algorithm, sgd=self._sgd)
+
+    def _defaults(self, method: str) -> Options:
+        """Every option of a method with its default."""
+        return _flat(as_dict(self._algorithm(method)))
+
+    def space_of(self, method: str) -> dict[str, list[Any]]:
+        """Those options that the method has."""
+        has = self._defaults(method)
+        return {option: list(values) for option, values in self.space.items() if option in has}
+
+    def skipped(self, method: str) -> list[str]:
+        """Those options that it does not have."""
+        return [option for option in self.space if option not in self.space_of(method)]
+
+    @property
+    def candidates_each(self) -> int:
+        """How many candidates the budget allows, the same for each method."""
+        largest = max(len(_grid(self.space_of(method))) for method in self.methods)
+        return self.budget // self.seeds if self.budget else largest
+
+    def candidates(self, method: str) -> list[Options]:
+        """What is tried: the grid, a random part of it where the budget is smaller, and values
+        between those of the grid where it is larger. The same for methods with the same options."""
+        count, space = self.candidates_each, self.space_of(method)
+        rng = generator(self.settings.seed, "tune")
+        chosen = _some(_grid(space), count, rng)
+        while len(chosen) < count:
+            finer = {o: self._between(method, o, values) for o, values in space.items()}
+            if finer == space:
+                break
+            new = [options for options in _grid(finer) if options not in chosen]
+            chosen += _some(new, count - len(chosen), rng)
+            space = finer
+        return chosen
+
+    def _between(self, method: str, option: str, values: list[Any]) -> list[Any]:
+        """Twice as fine, where the option is a number that may have any value."""
+        if not isinstance(self._defaults(method)[option], float):
+            return values
+        numbers = sorted(float(value) for value in values)
+        middle = [_middle(a, b) for a, b in itertools.pairwise(numbers)]
+        return sorted({*numbers, *middle})
+
+    def config(self, method: str, options: Options, seed: int) -> RunConfig:
+        """The run of a candidate: judged at its end only."""
+        rounds = self.settings.rounds
+        settings = replace(self.settings, seed=seed, eval_every=rounds, checkpoint_every=rounds)
+        settings = with_recipe(settings, method)
+        algorithm = with_options(self._algorithm(method), options, f"options of {method}")
+        name = f"{method} {words(options)} seed={seed}, validation"  # for the progress on stderr
+        return RunConfig(name, algorithm, settings)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "methods": list(self.methods),
+            "settings": as_dict(self.settings),
+            "space": {option: list(values) for option, values in self.space.items()},
+            "budget": self.budget,
+            "seeds": self.seeds,
+        }
+
+
+def words(options: Options) -> str:
+    """A candidate in one line.
+
+    >>> words({"lr": 0.1, "topology": "ring"})
+    'lr=0.1 topology=ring'
+    """
+    return " ".join(f"{option}={value}" for option, value in options.items())
+
+
+def _flat(values: Mapping[str, Any]) -> Options:
+    """Options of parts beside those of the whole, as `with_options` knows them."""
+    flat: Options = {}
+    for name, value in values.items():
+        flat |= _flat(value) if isinstance(value, Mapping) else {name: value}
+    return flat
+
+
+def _grid(space: Mapping[str, Sequence[Any]]) -> list[Options]:
+    return [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]
+
+
+def _some(candidates: list[Options], count: int, rng: torch.Generator) -> list[Options]:
+    """So many at random, in their old order."""
+    chosen = torch.randperm(len(candidates), generator=rng)[:count].sort().values
+    return [candidates[i] for i in chosen.tolist()]
+
+
+def _middle(a: float, b: float) -> float:
+    """The geometric mean of positive numbers, else the plain one; three digits are enough."""
+    middle = (a * b) ** 0.5 if a > 0 else (a + b) / 2
+    return float(f"{middle:.3g}")
