@@ -10,13 +10,13 @@ import json
 import sys
 from typing import Any
 
-from scool.algorithms.between_rounds import BetweenRounds
+from scool.algorithms.between_rounds import with_between
 from scool.data.catalogue import DataConfig, load
 from scool.engine.local import LocalEngine
 from scool.evaluation.accuracy import evaluate
 from scool.run.config import default_run
-from scool.run.loop import prepare_model
 from scool.run.options import with_options
+from scool.run.prepare import prepare_model
 from scool.types import Tree
 
 ROUNDS, EVERY = 100, 25
@@ -48,7 +48,7 @@ def main(name: str) -> None:
     algorithm = with_options(start.algorithm, options, name)
     module, theta0 = prepare_model(start.settings.model, federation, 0)
     engine = LocalEngine(federation, module, seed=0, device="cuda")
-    algorithm = BetweenRounds.around(algorithm, beta, model_average=0.0)
+    algorithm = with_between(algorithm, beta)
     state = algorithm.init(engine, theta0)
     averages: dict[float, Tree] = {
         memory: {n: t.clone() for n, t in state.theta.items()} for memory in MEMORIES

@@ -5,7 +5,7 @@ FROM client j, everywhere. K is the number of clients, n the number held by this
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
 from torch import Tensor
 
@@ -17,6 +17,7 @@ Split = Literal["train", "val", "test"]
 Route = Literal["peers", "server", "held"]  # held: it has been sent before, nothing travels
 SelfMode = Literal["gated", "always", "exclude"]
 Mixes = Literal["updates", "models"]
+Meets = Literal["nobody", "peers", "server"]
 
 
 def keep(x: Tensor) -> Tensor:
@@ -237,17 +238,57 @@ class Engine(Protocol):
         ...
 
 
-class Algorithm(Protocol[S]):
-    """One method. The dataclass is the method: its options are its fields. S has a field `theta`;
-    Info has `train_loss` and `graph`, the weights that were mixed with (the identity where nothing
-    is mixed): finite, and 0 or more with rows that sum to one, unless the method has
-    `averages = False`. One that judges by validation data has a field `validation`, their
-    share; one that trains other models than those in `theta` has `trains_theta = False`; one
-    whose options name files has a method `complete`, which gives the same with what they hold,
-    so that records hold it too."""
+class Method(Generic[S]):
+    """One method: a frozen dataclass whose fields are its options. It writes `init` and `step`, and
+    declares what it needs where that differs from the defaults below. S has a field `theta`, the
+    models that are scored and kept. A class of one's own with `init` and `step` need not inherit
+    from this one: `scool.run.checks.as_method` reads which of these names it has.
+    """
 
-    def init(self, engine: Engine, theta0: Params) -> S: ...
-    def step(self, engine: Engine, state: S, round: int) -> tuple[S, Info]: ...
+    sgd: LocalSGD = LocalSGD()
+    """The local steps; a field of every method that has options for them."""
+    validation: float = 0.0
+    """The share of the training samples that it sets aside to judge by, where a federation has no
+    validation data."""
+    averages: bool = True
+    """The weights it mixes with (`graph` in Info) are 0 or more, and every row sums to one."""
+    trains_theta: bool = True
+    """The next round goes on from the models in `theta`, not from others beside them."""
+    learns_graph: bool = False
+    """The weights depend on what the clients learned, not only on options and the seed."""
+    meets: Meets = "peers"
+    """Whom a client exchanges models with."""
+    verbs: frozenset[str] = frozenset()
+    """The verbs of the engine that `step` uses; none: it does not say."""
+
+    def init(self, engine: Engine, theta0: Params) -> S:
+        """The state before the first round."""
+        raise NotImplementedError
+
+    def step(self, engine: Engine, state: S, round: int) -> tuple[S, Info]:
+        """One round. Info has `train_loss` and `graph`, the weights that were mixed with (the
+        identity where nothing is mixed), which are finite."""
+        raise NotImplementedError
+
+    def complete(self) -> Self:
+        """The same with what the files hold that its options name, so that records hold it too."""
+        return self
+
+    def remark(self, rounds: int) -> str:
+        """What was asked for and has no effect in so few rounds; empty where all has."""
+        return ""
+
+    @property
+    def plain(self) -> Any:
+        """The method without wrappers around it; its name and fields are what records keep."""
+        return self
+
+
+class OwnMethod(Protocol):
+    """The least that a method of one's own has, without inheriting from `Method`."""
+
+    def init(self, engine: Engine, theta0: Params) -> Any: ...
+    def step(self, engine: Engine, state: Any, round: int) -> tuple[Any, Info]: ...
 
 
 class Recorder(Protocol):

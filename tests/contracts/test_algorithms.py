@@ -1,5 +1,6 @@
 """Every method of the recipes keeps the contract: a new one is tested by being listed there."""
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from records import killed_after
+from scool.contracts import Engine
 from scool.data.catalogue import DataConfig
 from scool.data.federation import Federation
 from scool.errors import DataError
@@ -16,8 +18,9 @@ from scool.models import ModelConfig
 from scool.recording.checkpoint import flatten, save_checkpoint, unflatten
 from scool.recording.folder import RunFolder, checkpoint_name
 from scool.run.config import default_run
-from scool.run.loop import fit, prepare_data
+from scool.run.loop import fit
 from scool.run.options import with_options
+from scool.run.prepare import prepare_data
 from scool.run.recipes import METHODS
 from scool.run.round_row import describe_round
 from toys import (
@@ -85,9 +88,51 @@ def test_three_rounds(name: str, task: str) -> None:
     assert any(not torch.equal(t[0], theta0[n]) for n, t in state.theta.items())  # it learned
 
 
+VERBS = {name for name, verb in vars(Engine).items() if inspect.isfunction(verb) and name[0] != "_"}
+VERBS -= {"replicate", "begin_round"}
+
+
+class Watched:
+    """An engine that remembers which of its verbs are used, and which way models go."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine, self.used, self.ways = engine, set[str](), set[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.engine, name)
+
+        def verb(*values: Any, **options: Any) -> Any:
+            self.used.add(name)
+            if name == "mix":
+                self.ways.add(options.get("via", "peers"))
+            return found(*values, **options)
+
+        return verb if name in VERBS else found
+
+
+def test_a_method_declares_the_verbs_it_uses_and_whom_it_meets(name: str) -> None:
+    algorithm = method(name)
+    engine, theta0 = start(prepare_data(classification(), algorithm, seed=3))
+    watched = Watched(engine)
+    state = algorithm.init(watched, theta0)
+    for t in range(4):
+        state, _ = algorithm.step(watched, state, t)
+    assert watched.used == algorithm.verbs
+    if watched.ways:
+        assert ("server" in watched.ways) == (algorithm.meets == "server")
+    assert (watched.used == {"train"}) == (algorithm.meets == "nobody")
+
+
+def test_a_graph_that_is_not_learned_does_not_depend_on_the_data(name: str) -> None:
+    algorithm = method(name)
+    if not algorithm.learns_graph:
+        graphs = [steps(algorithm, classification(seed=s))[1][-1]["graph"] for s in (0, 1)]
+        assert torch.equal(graphs[0], graphs[1])
+
+
 @pytest.mark.parametrize("sizes", [(4,), (6, 4), (1, 6, 1), (1, 1)])
 def test_one_client_two_clients_and_clients_of_one_sample(name: str, sizes: tuple) -> None:
-    if min(sizes) == 1 and getattr(method(name), "validation", 0):
+    if min(sizes) == 1 and method(name).validation:
         with pytest.raises(DataError, match="1 training sample"):
             steps(method(name), regression(sizes))
         return

@@ -17,8 +17,8 @@ from scool.data.catalogue import DataConfig
 from scool.graph.sparsify import num_kept
 from scool.learning.local_sgd import LocalSGD, plan_batches
 from scool.run.config import default_run
-from scool.run.loop import prepare_data
 from scool.run.options import option_names, with_options
+from scool.run.prepare import prepare_data
 from scool.run.recipes import METHODS
 from scool.types import Params
 from toys import classification, poisoned, start

@@ -15,8 +15,8 @@ from torch import Tensor
 from scool.data.catalogue import DataConfig
 from scool.data.federation import Federation, Split
 from scool.run.config import default_run
-from scool.run.loop import prepare_data
 from scool.run.options import option_names, with_options
+from scool.run.prepare import prepare_data
 from scool.run.recipes import METHODS
 from toys import classification, start
 

@@ -22,8 +22,8 @@ from scool.engine.sharded import AnyEngine, ShardedEngine
 from scool.evaluation.accuracy import evaluate
 from scool.models import parameters_of
 from scool.run.config import default_run
-from scool.run.loop import prepare_data
 from scool.run.options import with_options
+from scool.run.prepare import prepare_data
 from scool.run.recipes import METHODS
 from toys import classification, overflowing, poisoned, regression, tanh_net
 

@@ -25,7 +25,8 @@ from scool.recording.checkpoint import save_checkpoint
 from scool.recording.lock import LOCK, is_written, writing
 from scool.recording.source import source_commit
 from scool.run import progress
-from scool.run.loop import Interrupted, prepare_data
+from scool.run.loop import Interrupted
+from scool.run.prepare import prepare_data
 from scool.run.round_row import describe_round
 from toys import (
     assert_trees_equal,

@@ -15,7 +15,8 @@ from scool.errors import ConfigError, DataError, RunError
 from scool.evaluation.accuracy import evaluate
 from scool.models import ModelConfig
 from scool.run.config import Settings, execute
-from scool.run.loop import Interrupted, prepare_model
+from scool.run.loop import Interrupted
+from scool.run.prepare import prepare_model
 from scool.sweep import tune as tune_module
 from scool.sweep.search import Search
 from scool.sweep.tune import (

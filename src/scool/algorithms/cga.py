@@ -8,7 +8,7 @@ from torch import Tensor
 
 from scool.algorithms.shared.cross_updates import CrossUpdates
 from scool.algorithms.shared.exchange import choose
-from scool.contracts import Engine
+from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
 from scool.graph.normalise import without
 from scool.graph.topology import check_topology, matrix_of
@@ -27,7 +27,7 @@ class CGAState(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class CGA:
+class CGA(Method[CGAState]):
     r"""$\theta_i \leftarrow \sum_j \pi_{ij} \theta_j - \tilde g_i$, with the $\tilde g_i$ closest
     to $a = \pi_{ii} g_{ii}$ that no cross gradient contradicts.
 
@@ -47,6 +47,8 @@ class CGA:
     has seen its neighbours' models. Memory: as many models as there are edges and clients.
     Esfandiari et al., ICML 2021.
     """
+
+    verbs = frozenset({"train_at", "products", "weighted_sums", "mix", "gather"})
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     topology: str = "group-ring"

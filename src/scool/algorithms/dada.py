@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from scool.algorithms.shared.proximal import check_pull
-from scool.contracts import Engine
+from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
 from scool.graph.normalise import normalise_rows
 from scool.graph.sparsify import keep_top, num_kept
@@ -24,7 +24,7 @@ class DadaState(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class Dada:
+class Dada(Method[DadaState]):
     r"""$\min_{\theta, w \ge 0} \sum_k d_k L_k(\theta_k) + \frac\mu2 \Big[\sum_{k<l} w_{kl} z_{kl} -
     \sum_k \log d_k + \frac{\lambda\mu}{2} \sum_{k<l} w_{kl}^2\Big]$, $d_k = \sum_l w_{kl}$.
 
@@ -37,6 +37,9 @@ class Dada:
     Traffic: the models of the neighbours and of `kappa` random peers. The published models are
     boosted stumps; this port to networks is ours. Zantedeschi et al., AISTATS 2020.
     """
+
+    learns_graph = True
+    verbs = frozenset({"train", "fetch", "mix", "squared_distances"})
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     mu: float = 1.0

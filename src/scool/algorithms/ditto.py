@@ -6,7 +6,7 @@ from typing import NamedTuple, final
 from scool.algorithms.shared.participation import check_participation, participants
 from scool.algorithms.shared.proximal import check_pull
 from scool.algorithms.shared.server import server_average
-from scool.contracts import Engine
+from scool.contracts import Engine, Method
 from scool.errors import check_fields
 from scool.learning.local_sgd import LocalSGD, Pull
 from scool.types import Info, Params, Tree
@@ -19,7 +19,7 @@ class DittoState(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class Ditto:
+class Ditto(Method[DittoState]):
     r"""The common model x as in FedAvg, and personal models v that are pulled towards it.
 
     Each participant of a round trains both, on the same batches:
@@ -32,6 +32,9 @@ class Ditto:
     `train_loss` is theirs; `graph` holds the weights of the common model. Traffic: two models a
     participant and round. Li, Hu, Beirami, Smith, ICML 2021.
     """
+
+    meets = "server"
+    verbs = frozenset({"train", "mix"})
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     lam: float = 1.0

@@ -1,11 +1,11 @@
 """Gossip on a fixed graph: decentralised parallel SGD."""
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, final
+from typing import Literal, NamedTuple, Self, final
 
 from torch import Tensor
 
-from scool.contracts import Engine
+from scool.contracts import Engine, Method
 from scool.errors import ConfigError, check_fields, require
 from scool.graph.matrix_file import read_matrix
 from scool.graph.topology import check_mixing_matrix, check_topology, matrix_of
@@ -20,7 +20,7 @@ class DPSGDState(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class DPSGD:
+class DPSGD(Method[DPSGDState]):
     r"""[DPSGD] over a fixed mixing matrix w.
 
     cta (combine, then adapt):  $\theta_i^{t+1} = \sum_j w_{ij} \theta_j^t - \Delta_i$;
@@ -29,6 +29,8 @@ class DPSGD:
     With one step a round, cta is the published algorithm and equals SCooL with a Dirac prior. Each
     client's own model is evaluated. Traffic: one model an edge and direction. Lian et al., 2017.
     """
+
+    verbs = frozenset({"train", "mix"})
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     topology: str = "group-ring"
@@ -57,7 +59,7 @@ class DPSGD:
             remedy = "the matrix says who is joined; leave it out, or leave out the matrix"
             require(not has_own or is_plain, name, getattr(self, name), remedy)
 
-    def complete(self) -> "DPSGD":
+    def complete(self) -> Self:
         """The same with the matrix of the file in place of its name, as records keep it."""
         return replace(self, weights=read_matrix(self.matrix), matrix="") if self.matrix else self
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from scool.algorithms.shared.proximal import check_pull
-from scool.contracts import Engine
+from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
 from scool.learning.local_sgd import LocalSGD, Pull
 from scool.types import Info, Params, Tree
@@ -19,7 +19,7 @@ class FedAMPState(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class FedAMP:
+class FedAMP(Method[FedAMPState]):
     r"""$\min \sum_i L_i(\theta_i) + \lambda \sum_{i<j} A(\|\theta_i - \theta_j\|^2)$ with
     $A(x) = 1 - e^{-x / \sigma}$, a step on each part in turn.
 
@@ -31,6 +31,10 @@ class FedAMP:
     step with which no $\xi_{ii}$ is negative: neither depends on the size of the network. All
     clients take part. Traffic: two models a client and round. Huang et al., AAAI 2021.
     """
+
+    meets = "server"
+    learns_graph = True
+    verbs = frozenset({"train", "mix", "squared_distances"})
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     sigma: float = 0.1

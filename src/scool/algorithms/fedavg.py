@@ -5,7 +5,7 @@ from typing import NamedTuple, final
 
 from scool.algorithms.shared.participation import check_participation, participants
 from scool.algorithms.shared.server import server_average
-from scool.contracts import Engine
+from scool.contracts import Engine, Method
 from scool.errors import check_fields
 from scool.learning.local_sgd import LocalSGD
 from scool.types import Info, Params, Tree
@@ -17,12 +17,15 @@ class FedAvgState(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class FedAvg:
+class FedAvg(Method[FedAvgState]):
     r"""$x \leftarrow \sum_{i \in A} \frac{n_i}{\sum_A n} \theta_i$ over a random set A of clients.
 
     Each participant trains from the common model x; every client is evaluated with x under its
     own class mask. Traffic: two models a participant and round. McMahan et al., AISTATS 2017.
     """
+
+    meets = "server"
+    verbs = frozenset({"train", "mix"})
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     participation: float = 1.0

@@ -9,7 +9,7 @@ from torch import Tensor
 from scool.algorithms.shared.exchange import choose
 from scool.algorithms.shared.judging import WHOLE, check_validation, require_validation
 from scool.algorithms.shared.participation import check_participation, participants
-from scool.contracts import Engine
+from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
 from scool.graph.normalise import normalise_rows
 from scool.graph.sparsify import keep_top, num_kept
@@ -26,7 +26,7 @@ class FedFomoState(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class FedFomo:
+class FedFomo(Method[FedFomoState]):
     r"""$\theta_i \leftarrow a_i + \sum_n \omega_{in} (\theta_n - a_i)$ over a few fetched models.
 
     $\omega_{in} = \frac{L^{val}_i(a_i) - L^{val}_i(\theta_n)}{\|\theta_n - a_i\|}$, negative ones
@@ -38,6 +38,9 @@ class FedFomo:
     A round is local phase, then aggregation; the published order is the same sequence, cut in
     another place. Traffic: `fraction` times K models a participant. Zhang et al., ICLR 2021.
     """
+
+    learns_graph = True
+    verbs = frozenset({"train", "peer_loss", "mix", "inner", "squared_distances"})
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     fraction: float = 0.1

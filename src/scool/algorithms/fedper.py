@@ -6,7 +6,7 @@ from typing import NamedTuple, final
 from scool.algorithms.shared.participation import check_participation, participants
 from scool.algorithms.shared.parts import only, split_names
 from scool.algorithms.shared.server import server_average
-from scool.contracts import Engine
+from scool.contracts import Engine, Method
 from scool.errors import check_fields
 from scool.learning.local_sgd import LocalSGD
 from scool.types import Info, Params, Tree
@@ -18,7 +18,7 @@ class FedPerState(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class FedPer:
+class FedPer(Method[FedPerState]):
     r"""FedAvg of the shared tensors; the personal ones never leave their client.
 
     With $\theta_i = (x, h_i)$ a participant trains both parts at once to $(x_i, h_i)$, and
@@ -27,6 +27,9 @@ class FedPer:
     A client that does not take part keeps its head and is evaluated with it on the common body.
     Traffic: two bodies a participant and round. Arivazhagan et al., 2019.
     """
+
+    meets = "server"
+    verbs = frozenset({"train", "mix"})
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     personal: str = "head"

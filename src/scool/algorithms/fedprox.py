@@ -6,7 +6,7 @@ from typing import NamedTuple, final
 from scool.algorithms.shared.participation import check_participation, participants
 from scool.algorithms.shared.proximal import check_pull
 from scool.algorithms.shared.server import server_average
-from scool.contracts import Engine
+from scool.contracts import Engine, Method
 from scool.errors import check_fields
 from scool.learning.local_sgd import LocalSGD, Pull
 from scool.types import Info, Params, Tree
@@ -18,7 +18,7 @@ class FedProxState(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class FedProx:
+class FedProx(Method[FedProxState]):
     r"""FedAvg where a participant minimises $L(\theta_i) + \frac{\mu}{2} \|\theta_i - x^t\|^2$.
 
     $\theta_i \leftarrow \theta_i - \eta (\nabla L(\theta_i) + \mu (\theta_i - x^t))$ from
@@ -27,6 +27,9 @@ class FedProx:
     Every client is evaluated with x. The paper also lets slow clients do less work; here all do
     the same. Traffic: two models a participant and round. Li et al., MLSys 2020.
     """
+
+    meets = "server"
+    verbs = frozenset({"train", "mix"})
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     mu: float = 0.1

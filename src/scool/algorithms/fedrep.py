@@ -6,7 +6,7 @@ from typing import NamedTuple, final
 from scool.algorithms.shared.participation import check_participation, participants
 from scool.algorithms.shared.parts import only, split_names
 from scool.algorithms.shared.server import server_average
-from scool.contracts import Engine
+from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
 from scool.learning.local_sgd import LocalSGD
 from scool.types import Info, Params, Tree
@@ -18,7 +18,7 @@ class FedRepState(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class FedRep:
+class FedRep(Method[FedRepState]):
     r"""First the head on the common body, then the body under that head, then FedAvg of bodies.
 
     $h_i \leftarrow h_i - \eta \nabla_h L(x^t, h_i)$ for `head_epochs`, going on where it stopped;
@@ -29,6 +29,9 @@ class FedRep:
     `train_loss` is that of the body's steps. Traffic: two bodies a participant and round.
     Collins et al., ICML 2021.
     """
+
+    meets = "server"
+    verbs = frozenset({"train", "mix"})
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     head_epochs: int = 5

@@ -1,13 +1,13 @@
 """Clustered federated learning: every client trains the cluster model that suits it best."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scool.contracts import Engine
+from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
 from scool.learning.local_sgd import LocalSGD
 from scool.learning.losses import cross_entropy, squared_error
@@ -22,7 +22,7 @@ class IFCAState(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class IFCA:
+class IFCA(Method[IFCAState]):
     r"""$m_i = \arg\min_m L_i(c_m)$ over the cluster models c; client i trains $c_{m_i}$ to
     $\theta_i$; then $c_m = \sum_{i: m_i = m} \frac{n_i}{\sum n} \theta_i$.
 
@@ -35,12 +35,16 @@ class IFCA:
     $2 (K - 1)$ messages a tensor. Ghosh et al., NeurIPS 2020.
     """
 
+    meets = "server"
+    learns_graph = True
+    verbs = frozenset({"train", "measure", "total"})
+    trains_theta = False  # but the models of the clusters
+
     sgd: LocalSGD = field(default_factory=LocalSGD)
     num_clusters: int = 5
     """M, how many cluster models there are."""
     spread: float = 1.0
     """How far apart the cluster models start: 1 as if drawn anew, less nearer to theta0."""
-    trains_theta: ClassVar[bool] = False  # but the models of the clusters
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -15,7 +15,7 @@ from scool.algorithms.shared.learned_weights import (
     score_gradient,
     softmax_rows,
 )
-from scool.contracts import Engine
+from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
 from scool.learning.local_sgd import LocalSGD
 from scool.priors import adam
@@ -31,7 +31,7 @@ class L2CState(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class L2C:
+class L2C(Method[L2CState]):
     r"""$\theta_i^{t+1} = \theta_i^t - \sum_j w_{ij} \Delta_j$ with $w_{i\cdot} =
     \mathrm{softmax}(\alpha_{i\cdot})$, $\alpha_i$ trained by Adam on $L^{val}_i(\theta_i^{t+1})$.
 
@@ -44,6 +44,9 @@ class L2C:
     Traffic: one update (or model) for every nonzero weight. Li et al., CVPR 2022,
     reconstructed from the abstract and a public port.
     """
+
+    learns_graph = True
+    verbs = frozenset({"train", "gradient", "mix", "inner"})
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     average: Literal["updates", "models"] = "updates"

@@ -5,7 +5,7 @@ from typing import NamedTuple, final
 
 import torch
 
-from scool.contracts import Engine
+from scool.contracts import Engine, Method
 from scool.learning.local_sgd import LocalSGD
 from scool.types import Info, Params, Tree
 
@@ -16,12 +16,15 @@ class LocalState(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class LocalOnly:
+class LocalOnly(Method[LocalState]):
     r"""Local SGD, $\theta_i \leftarrow \theta_i - \eta \nabla L(D_i; \theta_i)$; no traffic.
 
     Equals SCooL with w = I in row weighting, and both degenerate cells of the paper's grid
     (likelihood 1.1 with priors 2.2 or 2.3).
     """
+
+    meets = "nobody"
+    verbs = frozenset({"train"})
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
 

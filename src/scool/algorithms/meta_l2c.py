@@ -16,7 +16,7 @@ from scool.algorithms.shared.learned_weights import (
     score_gradient,
     softmax_rows,
 )
-from scool.contracts import Engine
+from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
 from scool.learning.local_sgd import LocalSGD
 from scool.priors import adam
@@ -34,7 +34,7 @@ class MetaL2CState(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class MetaL2C:
+class MetaL2C(Method[MetaL2CState]):
     r"""As `l2c`, with $w_{i\cdot} = \mathrm{softmax}_j \langle u_i, u_j \rangle$ and $u_i =
     \mathrm{Enc}(\theta_i^{t+1/2} - \theta^0; \phi)$, $\phi$ trained by Adam on $\frac1K \sum_i
     L^{val}_i(\theta_i^{t+1})$.
@@ -52,6 +52,9 @@ class MetaL2C:
     the encoder's gradients. Li et al., CVPR 2022, reconstructed from the abstract and a public
     port.
     """
+
+    learns_graph = True
+    verbs = frozenset({"train", "gradient", "mix", "inner", "gather", "total"})
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     meta_lr: float = 0.1

@@ -6,7 +6,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from scool.contracts import Engine
+from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
 from scool.graph.normalise import normalise_rows
 from scool.graph.sparsify import keep_top, num_kept
@@ -23,7 +23,7 @@ class PENSState(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class PENS:
+class PENS(Method[PENSState]):
     r"""$\theta_i \leftarrow \frac{1}{1 + |B_i|} (\theta_i^{t+1/2} + \sum_{j \in B_i}
     \theta_j^{t+1/2})$.
 
@@ -36,6 +36,9 @@ class PENS:
     Traffic: `fraction` times K models a client in the first rounds, `top` models later. Onoszko,
     Karlsson, Mogren, Listo Zec, 2021.
     """
+
+    learns_graph = True
+    verbs = frozenset({"train", "peer_loss", "mix"})
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     draw: CrossDraw = field(default_factory=CrossDraw)

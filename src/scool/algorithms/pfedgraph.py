@@ -8,7 +8,7 @@ from torch import Tensor
 
 from scool.algorithms.shared.participation import shares
 from scool.algorithms.shared.proximal import check_pull
-from scool.contracts import Engine
+from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
 from scool.learning.local_sgd import LocalSGD, Pull
 from scool.types import Info, Params, Tree
@@ -21,7 +21,7 @@ class PFedGraphState(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class PFedGraph:
+class PFedGraph(Method[PFedGraphState]):
     r"""$\theta_i \leftarrow \sum_j w_{ij} \theta_j^{t+1/2}$ with $w_{i\cdot} = \arg\min_{w \in
     \text{simplex}} \alpha \sum_j (w_j - p_j)^2 - \sum_j w_j c_{ij}$, $p_j = n_j / \sum n$.
 
@@ -33,6 +33,10 @@ class PFedGraph:
     training adds to the loss. Traffic: two models a client, through a server that compares them.
     Ye et al., ICML 2023.
     """
+
+    meets = "server"
+    learns_graph = True
+    verbs = frozenset({"train", "mix", "inner"})
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     alpha: float = 0.8

@@ -9,7 +9,7 @@ from torch import Tensor
 from scool.algorithms.shared.participation import check_participation, participants
 from scool.algorithms.shared.proximal import check_pull
 from scool.algorithms.shared.server import server_average
-from scool.contracts import Engine
+from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
 from scool.learning.local_sgd import LocalSGD, Pull
 from scool.types import Info, Params, Tree
@@ -22,7 +22,7 @@ class PFedMeState(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class PFedMe:
+class PFedMe(Method[PFedMeState]):
     r"""$\min_x \sum_i F_i(x)$ with $F_i(x) = \min_\theta L_i(\theta) + \frac{\lambda}{2}
     \|\theta - x\|^2$.
 
@@ -37,6 +37,9 @@ class PFedMe:
     stays the number of passes over the data; with `steps` there is one repetition of that many
     mini-batches. Traffic: two models a participant and round. Dinh, Tran, Nguyen, NeurIPS 2020.
     """
+
+    meets = "server"
+    verbs = frozenset({"train", "mix"})
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     lam: float = 1.0

@@ -9,15 +9,15 @@ from torch import Tensor
 from scool.algorithms.shared.aggregate import mix_updates, per_client
 from scool.algorithms.shared.exchange import choose
 from scool.algorithms.shared.parts import only, split_names
-from scool.algorithms.shared.scool_checks import check_options
-from scool.contracts import Engine, Evidence, Prior
+from scool.algorithms.shared.scool_checks import check_options, verbs_of
+from scool.contracts import Engine, Evidence, Method, Prior
 from scool.graph.candidates import choose_candidates, num_candidates
 from scool.graph.normalise import Mixing, Weighting, mixing_weights
 from scool.graph.sparsify import draw_peers, keep_top, num_kept
 from scool.learning.cross import CrossDraw
 from scool.learning.difference import Difference
 from scool.learning.local_sgd import LocalSGD
-from scool.priors import SBM, AnyPrior
+from scool.priors import SBM, AnyPrior, Dirac
 from scool.priors.checks import check_posterior
 from scool.randomness import derive
 from scool.types import Info, Params, Tree
@@ -33,7 +33,7 @@ class SCooLState(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class SCooL:
+class SCooL(Method[SCooLState]):
     r"""Structured cooperative learning with any prior of the cooperation graph. Li et al., 2023.
 
     One round: local learning, cross losses, E-step, aggregation, M-step; and the choice of the
@@ -112,9 +112,19 @@ class SCooL:
         return auto if self.likelihood == "auto" else self.likelihood == "shared"
 
     @property
-    def averages(self) -> bool:
+    def averages(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether the rows of the graph sum to one."""
         return self.weighting == "row"
+
+    @property
+    def learns_graph(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether the prior learns w: Dirac's is fixed."""
+        return not isinstance(self.prior, Dirac)
+
+    @property
+    def verbs(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The verbs that these options need."""
+        return verbs_of(self)
 
     def _shared(self, tree: Tree) -> Tree:
         """What may be mixed, of a model or of many."""

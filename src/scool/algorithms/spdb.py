@@ -8,7 +8,7 @@ from torch import Tensor
 
 from scool.algorithms.shared.parts import only, split_names
 from scool.algorithms.shared.proximal import check_pull
-from scool.contracts import Engine
+from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
 from scool.graph.topology import check_topology, matrix_of
 from scool.learning.local_sgd import LocalSGD, Pull
@@ -23,7 +23,7 @@ class SPDBState(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class SPDB:
+class SPDB(Method[SPDBState]):
     r"""$\min_{x_1 = \dots = x_K} \frac1K \sum_i L_i(x_i, y_i^*(x_i))$, $y_i^*(x) = \arg\min_y
     L_i(x, y)$, with $\theta_i = (x_i, y_i)$.
 
@@ -37,6 +37,8 @@ class SPDB:
     x. Heads never travel. Traffic: one backbone an edge and direction. Reconstructed from the
     abstract of Lu et al., ICASSP 2022.
     """
+
+    verbs = frozenset({"train", "mix"})
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     personal: str = "head"

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
 from scool.algorithms.shared.aggregate import mix_updates
-from scool.contracts import Engine
+from scool.contracts import Engine, Method
 from scool.errors import ConfigError
 from scool.learning.local_sgd import LocalSGD
 from scool.types import Info, Params, Tree
@@ -16,11 +16,13 @@ class TruthState(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class Truth:
+class Truth(Method[TruthState]):
     r"""$\theta_i^{t+1} = \theta_i^t - \sum_j w^*_{ij} \Delta_j$ with the true graph $w^*$.
 
     What a perfect graph would give: no method that has to learn the graph may look at it.
     """
+
+    verbs = frozenset({"train", "mix"})
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
 

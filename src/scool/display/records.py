@@ -138,9 +138,10 @@ class RunRecord:
 
     def memberships(self) -> Tensor | None:
         """(K, M) how much each client belongs to each block, of the newest checkpoint."""
-        # SBM keeps Omega, one block per client; MMSBM keeps gamma, a mixture. Below `method` where
-        # something is done between rounds.
-        names = [f"{top}graph/{n}" for top in ("", "method/") for n in ("omega", "gamma")]
+        # SBM keeps Omega, one block per client; MMSBM keeps gamma, a mixture. Below `method` for
+        # every method around SCooL.
+        tops = ("", "method/", "method/method/")
+        names = [f"{top}graph/{n}" for top in tops for n in ("omega", "gamma")]
         for rounds in self.folder.checkpoints():
             name = checkpoint_name(rounds)
             try:

@@ -2,13 +2,15 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self, final
 
 import torch
 from torch import Tensor, nn
 
-from scool.algorithms.between_rounds import unwrapped
+from scool.contracts import Engine, Method, OwnMethod
 from scool.errors import ConfigError, ModelError, require
+from scool.learning.local_sgd import LocalSGD
+from scool.types import Info, Params
 
 PAGE = "see docs/own-prior-or-method.md"
 SLACK = 1e-3  # by which a row may miss 1: sums of many float32 weights are inexact
@@ -39,27 +41,60 @@ def checked_model(build: Any) -> Callable[[], nn.Module]:
     return checked
 
 
-def check_method(algorithm: Any) -> None:
-    """Refuse what is no method.
+@final
+class Adopted(Method[Any]):
+    """A person's own class that does not inherit from `Method`: its `init` and `step`, and what it
+    declares of the rest; the defaults where it says nothing."""
+
+    def __init__(self, own: Any) -> None:
+        self.own = own
+        for name in Method.__annotations__:
+            if hasattr(own, name) and (name != "sgd" or isinstance(own.sgd, LocalSGD)):
+                setattr(self, name, getattr(own, name))
+
+    def init(self, engine: Engine, theta0: Params) -> Any:
+        return self.own.init(engine, theta0)
+
+    def step(self, engine: Engine, state: Any, round: int) -> tuple[Any, Info]:
+        return self.own.step(engine, state, round)
+
+    def complete(self) -> Self:
+        return type(self)(self.own.complete()) if hasattr(self.own, "complete") else self
+
+    def remark(self, rounds: int) -> str:
+        return str(self.own.remark(rounds)) if hasattr(self.own, "remark") else ""
+
+    @property
+    def plain(self) -> Any:
+        return self.own
+
+
+def as_method(method: Method[Any] | OwnMethod) -> Method[Any]:
+    """The method itself, or one around an object that has `init` and `step` but does not inherit
+    from `Method`. No other place asks what such an object has.
 
     Raises:
         ConfigError: a part is missing.
     """
+    if isinstance(method, Method):
+        return method
     remedy = "give a method, e.g. scool.SCooL() or scool.LocalOnly()"
-    is_method = hasattr(algorithm, "init") and not isinstance(algorithm, type)
-    require(is_method, "algorithm", algorithm, remedy)
-    if not hasattr(algorithm, "step"):
-        raise ConfigError(f"{type(algorithm).__name__} has no method `step`: {PAGE}")
+    is_method = hasattr(method, "init") and not isinstance(method, type)
+    require(is_method, "algorithm", method, remedy)
+    if not hasattr(method, "step"):
+        raise ConfigError(f"{type(method).__name__} has no method `step`: {PAGE}")
+    return Adopted(method)
 
 
-def checked_step(method: Any, outcome: Any, active: Tensor) -> tuple[Any, Mapping[str, Any]]:
+def checked_step(
+    method: Method[Any], outcome: Any, active: Tensor
+) -> tuple[Any, Mapping[str, Any]]:
     """What a step of the method gave back: the next state, and Info of the round.
 
     Raises:
         ConfigError: it is something else, or the weights of an active client are not possible.
     """
-    method = unwrapped(method)
-    name = type(method).__name__
+    name = type(method.plain).__name__
     is_pair = isinstance(outcome, tuple) and len(outcome) == 2 and isinstance(outcome[1], Mapping)
     if not is_pair:
         kind = type(outcome).__name__
@@ -77,7 +112,7 @@ def checked_step(method: Any, outcome: Any, active: Tensor) -> tuple[Any, Mappin
             f"{name}.step gave info['graph'] = {found!r}: give the weights {size} that it mixed "
             f"with, the identity where it does not mix; {PAGE}"
         )
-    _check_graph(name, graph, active, getattr(method, "averages", True))
+    _check_graph(name, graph, active, method.averages)
     return state, info
 
 
@@ -99,9 +134,6 @@ def _check_graph(name: str, graph: Tensor, active: Tensor, averages: bool) -> No
         )
 
 
-def remarks(algorithm: Any, rounds: int) -> list[str]:
+def remarks(method: Method[Any], rounds: int) -> list[str]:
     """What was asked for and has no effect, in the words of the method and of its optimiser."""
-    of_sgd = getattr(getattr(algorithm, "sgd", None), "remark", "")
-    remark = getattr(algorithm, "remark", None)
-    of_method = str(remark(rounds)) if callable(remark) else ""
-    return [words for words in (of_sgd, of_method) if words]
+    return [words for words in (method.sgd.remark, method.remark(rounds)) if words]

@@ -6,58 +6,29 @@ from pathlib import Path
 from typing import Any
 
 from scool.algorithms import AnyAlgorithm
-from scool.algorithms.between_rounds import check_between, wrapped
+from scool.algorithms.between_rounds import check_goes_on
 from scool.contracts import Recorder
 from scool.data.catalogue import DataConfig, load
 from scool.data.federation import Federation
-from scool.engine.steps.formulation import Precision
-from scool.errors import ConfigError, RunError, require
+from scool.errors import ConfigError, RunError
 from scool.models import ModelConfig
 from scool.run.loop import fit
 from scool.run.migrations import check_gone, modern
 from scool.run.options import as_dict, with_options
 from scool.run.recipes import recipe
 from scool.run.result import Result
+from scool.run.settings import RunSettings
 
 BETWEEN = ("slow_momentum", "model_average")
 """Settings that recipes choose and that a comparison may give a single method."""
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(RunSettings):
     """What a run has besides its method; the same for all methods of a comparison."""
 
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
-    rounds: int = 30
-    """Communication rounds."""
-    seed: int = 0
-    """Decides the partition, the first model, the batches and every draw."""
-    device: str = "auto"
-    """auto, cpu or cuda."""
-    eval_every: int = 1
-    """Rounds between evaluations."""
-    checkpoint_every: int = 10
-    """Rounds between checkpoints; 0: none, unless somebody stops the run."""
-    client_chunk: int = 0
-    """Models trained side by side; 0 chooses by free memory. No influence on results."""
-    precision: Precision = "float32"
-    """Of the products in local training: float32 (TF32 on a GPU) or bf16."""
-    slow_momentum: float = 0.0
-    """Each client's momentum over rounds (SlowMo), 0 to below 1."""
-    model_average: float = 0.0
-    """Score and keep each client's moving average over rounds, with this memory; 0: the last."""
-    strict: bool = False
-    """Stop when a client's numbers stop being finite, instead of leaving the client out."""
-
-    def __post_init__(self) -> None:
-        require(self.rounds >= 1, "rounds", self.rounds, "give at least 1")
-        require(self.seed >= 0, "seed", self.seed, "give 0 or more")
-        require(self.eval_every >= 1, "eval_every", self.eval_every, "give at least 1")
-        every = self.checkpoint_every
-        require(every >= 0, "checkpoint_every", every, "give a number of rounds, or 0 for none")
-        require(self.client_chunk >= 0, "client_chunk", self.client_chunk, "give 0 or more")
-        check_between(self.slow_momentum, self.model_average)
 
     @property
     def between(self) -> dict[str, Any]:
@@ -74,7 +45,7 @@ class RunConfig:
     settings: Settings
 
     def __post_init__(self) -> None:
-        wrapped(self.algorithm, **self.settings.between)  # refuses what the method cannot do
+        check_goes_on(self.algorithm, self.settings.slow_momentum)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; `from_dict` gives the same configuration back."""
@@ -119,23 +90,14 @@ def execute(
 ) -> Result:
     """Load the data and run. A federation that is already loaded may be handed in."""
     settings = config.settings
-    if complete := getattr(config.algorithm, "complete", None):  # read what its options name
-        config = replace(config, algorithm=complete())
+    config = replace(config, algorithm=config.algorithm.complete())
     return fit(
         federation or load(settings.data, settings.seed),
         settings.model,
         config.algorithm,
-        rounds=settings.rounds,
-        seed=settings.seed,
-        device=settings.device,
+        settings,
         out=out,
         resume=resume,
-        eval_every=settings.eval_every,
-        checkpoint_every=settings.checkpoint_every,
-        client_chunk=settings.client_chunk,
-        **settings.between,
-        strict=settings.strict,
-        precision=settings.precision,
         recorders=recorders,
         method=config.method,
         config=config.to_dict(),

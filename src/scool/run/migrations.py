@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+
 from scool.errors import ConfigError
 
 RENAMED = {
@@ -58,3 +60,27 @@ def check_gone(values: Mapping[str, Any]) -> None:
                 f"{name} = {options[name]!r} is not possible: scool had this option for a while "
                 "and has it no more. Repeat the run without it, or with the version that made it"
             )
+
+
+def modern_state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a checkpoint under the names that they have now. Slow momentum and averages
+    together once were one wrapper, not one around the other.
+
+    >>> old = dict.fromkeys(["theta/b", "method/theta/b", "method/graph/w", "velocity/b"])
+    >>> list(modern_state(old))
+    ['theta/b', 'method/theta/b', 'method/method/graph/w', 'method/velocity/b']
+    """
+    is_old = any(n.startswith("velocity/") for n in tensors)
+    is_old = is_old and any(n.startswith("method/theta/") for n in tensors)
+    return {_inside(name) if is_old else name: t for name, t in tensors.items()}
+
+
+def _inside(name: str) -> str:
+    moves = name.startswith(("method/", "velocity/")) and not name.startswith("method/theta/")
+    return f"method/{name}" if moves else name
+
+
+def older_names(names: frozenset[str]) -> frozenset[str]:
+    """Names of tensors, and those that `modern_state` makes them of."""
+    inside = ("method/method/", "method/velocity/")
+    return names | {name.removeprefix("method/") for name in names if name.startswith(inside)}

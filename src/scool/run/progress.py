@@ -8,12 +8,13 @@ from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from scool.algorithms.between_rounds import unwrapped
+from scool.algorithms.between_rounds import between_of
+from scool.contracts import Engine, Method
 from scool.data.federation import Federation
 from scool.engine.ranks.group import RankLost, Ranks
 from scool.engine.ranks.placement import Placement, better_placement
@@ -25,7 +26,7 @@ from scool.recording.lock import writing
 from scool.recording.shards import HOLDER, part_name
 from scool.recording.source import source_commit
 from scool.recording.writer import RunWriter
-from scool.run.migrations import modern
+from scool.run.migrations import modern, modern_state, older_names
 from scool.run.options import as_dict, neutral
 from scool.types import Info, Params, Tree
 
@@ -155,7 +156,7 @@ def open_run(
     resume: bool,
     header: Mapping[str, Any],
     engine: AnyEngine,
-    algorithm: Any,
+    algorithm: Method[Any],
     theta0: Params,
     held: ExitStack,
 ) -> Progress:
@@ -174,7 +175,7 @@ def open_run(
     checkpoint = _last_whole(folder, engine, ranks, mine, stacked)
     done, moved = checkpoint.rounds if checkpoint else 0, -SETTLED
     if checkpoint:
-        saved = dict(checkpoint.tensors)
+        saved = modern_state(checkpoint.tensors)
         if isinstance(engine, ShardedEngine) and (placement := _placement(engine, saved)):
             engine.hold(placement)
             moved = int(saved.get(MOVED, torch.tensor(-SETTLED)))
@@ -263,7 +264,7 @@ def _last_whole(
         if not found:
             if problems and ranks.is_first:
                 sentence = f"{'; '.join(problems)}. The run goes on from round {rounds}"
-                warnings.warn(sentence, stacklevel=4)
+                warnings.warn(sentence, stacklevel=5)
             return checkpoint
         problems.append(found[0])
     return _from_the_start(folder, problems)
@@ -281,7 +282,7 @@ def _load(
         common = folder.load_checkpoint(rounds, torch.arange(0))
         if placement := _placement(engine, common.tensors):
             mine = placement.held[engine.ranks.rank]
-    return folder.load_checkpoint(rounds, mine, stacked)
+    return folder.load_checkpoint(rounds, mine, older_names(stacked))
 
 
 def _from_the_start(folder: RunFolder, problems: list[str]) -> None:
@@ -343,12 +344,13 @@ class _Fewer:
 
 
 def _stacked_names(
-    state: Any, engine: ShardedEngine, algorithm: Any, theta0: Params
+    state: Any, engine: ShardedEngine, algorithm: Method[Any], theta0: Params
 ) -> frozenset[str]:
     """Which tensors of a method's state have a row for each client held here: those that grow
     with their number. All others are equal on all ranks."""
     count = 1 if len(engine.owned) > 1 else 2
-    other = flatten(algorithm.init(_Fewer(engine, count), theta0))
+    fewer = cast("Engine", _Fewer(engine, count))
+    other = flatten(algorithm.init(fewer, theta0))
     return frozenset(n for n, t in flatten(state).items() if t.shape != other[n].shape)
 
 
@@ -359,7 +361,7 @@ def _reasons(folder: RunFolder, done: int, active: Tensor) -> dict[int, str]:
     return {client: row["quarantined"].get(str(client), "before") for client in out}
 
 
-def _check_same(folder: RunFolder, header: Mapping[str, Any], algorithm: Any) -> None:
+def _check_same(folder: RunFolder, header: Mapping[str, Any], algorithm: Method[Any]) -> None:
     """Refuse to continue a run with another method, other data or another seed.
 
     Raises:
@@ -367,7 +369,7 @@ def _check_same(folder: RunFolder, header: Mapping[str, Any], algorithm: Any) ->
     """
     before, now = folder.header, header["identity"]
     nothing = dict.fromkeys(now["between_rounds"], 0.0)
-    plain = {"algorithm": _as_json(neutral(unwrapped(algorithm))), "between_rounds": nothing}
+    plain = {"algorithm": _as_json(neutral(algorithm.plain)), "between_rounds": nothing}
     for name, value in modern(before.get("identity") or {}).items():
         if not _agree(value, now[name], plain.get(name, {})):
             raise RunError(
@@ -395,7 +397,7 @@ def _agree(before: Any, now: Any, plain: Any) -> bool:
 
 
 def identity_of(
-    algorithm: Any, federation: Federation, seed: int, theta0: Params, fixed: Params
+    method: Method[Any], federation: Federation, seed: int, theta0: Params, fixed: Params
 ) -> dict[str, Any]:
     """What must be the same for a run to be continued: method, data, seed and kind of model."""
     digest = hashlib.sha256(str([(name, tuple(p.shape)) for name, p in theta0.items()]).encode())
@@ -406,12 +408,13 @@ def identity_of(
     for t in tensors:
         _add_to(digest, t)
     return {
-        "algorithm": {"name": type(algorithm).__name__, **_options(algorithm)},
+        "algorithm": {"name": type(method.plain).__name__, **_options(method.plain)},
         "federation": federation.name,
         "clients": federation.num_clients,
         "seed": seed,
         "digest": digest.hexdigest()[:32],
         "fixed": _digest_of(fixed),
+        "between_rounds": dict(between_of(method)),
     }
 
 

@@ -31,7 +31,7 @@ def warn_quarantined(row: Mapping[str, Any], before: Sequence[Mapping[str, Any]]
             if why == BROKEN_DATA:
                 when, remedy = "from the start", "Mend its data"
             words = f"client {client} is left out {when}: non-finite {why}. {remedy}"
-            warnings.warn(words, stacklevel=3)
+            warnings.warn(words, stacklevel=4)
 
 
 def as_mixed(info: Mapping[str, Any], active: Tensor) -> dict[str, Any]:
@@ -55,5 +55,5 @@ def check_test(federation: Federation, strict: bool, is_first: bool) -> None:
             f"{len(broken)} of {federation.num_clients} clients have non-finite test {BROKEN_DATA} "
             f"(clients {first_few(broken)}): they get no score. Mend these samples, or leave them "
             "out",
-            stacklevel=3,
+            stacklevel=4,
         )

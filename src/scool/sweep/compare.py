@@ -26,9 +26,10 @@ from scool.run.config import (
     execute,
     with_recipe,
 )
-from scool.run.loop import Interrupted, prepare_data
+from scool.run.loop import Interrupted
 from scool.run.migrations import check_gone, modern
 from scool.run.options import as_dict, with_options
+from scool.run.prepare import prepare_data
 from scool.run.recipes import METHODS
 from scool.run.result import Result
 

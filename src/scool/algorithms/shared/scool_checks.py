@@ -1,8 +1,9 @@
-"""Which options of SCooL are possible, and which go together."""
+"""Which options of SCooL are possible, which go together, and what they need."""
 
 from typing import TYPE_CHECKING
 
 from scool.errors import ConfigError, check_fields, require
+from scool.priors import Attention
 from scool.priors.checks import check_prior
 
 if TYPE_CHECKING:
@@ -64,3 +65,13 @@ def _check_exact(method: "SCooL") -> None:
             f"cross_gradient = 'exact' is not possible with steps = {method.sgd.steps}: an exact "
             "cross gradient is one of a single step. Give --steps 1, or cross_gradient local"
         )
+
+
+def verbs_of(method: "SCooL") -> frozenset[str]:
+    """The verbs of the engine that the options need; attention trains a common encoder."""
+    found = {"train", "mix"}
+    found |= {"cross_loss"} if method.shares_data else set()
+    found |= {"gather", "total"} if isinstance(method.prior, Attention) else set()
+    found |= {"squared_distances"} if method.model_coupling else set()
+    found |= {"cross_gradient"} if method.cross_gradient == "exact" else set()
+    return frozenset(found)

@@ -1,0 +1,213 @@
+"""What happens once, before the first round: data, first models, engine, folder."""
+
+import platform
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from scool.algorithms.between_rounds import with_between
+from scool.contracts import Method, Recorder
+from scool.data.federation import Federation
+from scool.data.validation import with_validation
+from scool.engine.local import LocalEngine
+from scool.engine.memory import memory_at_start
+from scool.engine.ranks.group import Ranks
+from scool.engine.ranks.jobs import announce
+from scool.engine.sharded import AnyEngine, ShardedEngine
+from scool.errors import check_kind, require
+from scool.models import (
+    ModelConfig,
+    check_stackable,
+    fixed_tensors,
+    initial_params,
+    parameters_of,
+)
+from scool.recording.clients import NAME as CLIENTS
+from scool.recording.clients import clients_file
+from scool.recording.header import FORMAT
+from scool.recording.models import FIXED
+from scool.recording.seals import identity_seal
+from scool.recording.writer import RecordKeeper, RunWriter
+from scool.run.checks import checked_model, remarks
+from scool.run.options import as_dict
+from scool.run.progress import Progress, identity_of, open_run, telling_what_is_saved
+from scool.run.quarantine import check_test
+from scool.run.settings import RunSettings
+from scool.run.stopping import Stop
+from scool.types import Params
+
+Model = nn.Module | str | ModelConfig | Callable[[], nn.Module]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is asked of a run besides data, model and method."""
+
+    settings: RunSettings
+    out: str | Path | None
+    resume: bool
+    recorders: Sequence[Recorder]
+    name: str | None
+    config: Mapping[str, Any] | None
+
+    def __post_init__(self) -> None:
+        check_kind("resume", self.resume, bool)
+        is_path = self.out is None or isinstance(self.out, str | Path)
+        require(is_path, "out", self.out, "give the name of a folder")
+
+    def tell_other_processes(self) -> None:
+        """What other processes of `--ranks` are to do, where this one leads them."""
+        if self.config is not None:
+            where = None if self.out is None else str(Path(self.out).absolute())
+            announce({"config": dict(self.config), "out": where, "resume": self.resume})
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run, prepared: what its rounds need."""
+
+    settings: RunSettings
+    method: Method[Any]
+    federation: Federation
+    module: nn.Module
+    engine: AnyEngine
+    header: Mapping[str, Any]
+    progress: Progress
+    recorders: Sequence[Recorder]  # none on other ranks than the first
+    stop: Stop
+    bytes_at_start: int
+
+
+def prepare_model(model: Model, federation: Federation, seed: int) -> tuple[nn.Module, Params]:
+    """A module and the common first parameters theta^0."""
+    if isinstance(model, str):
+        model = ModelConfig(model=model)
+    if isinstance(model, ModelConfig):
+        model = model.builder(federation.input_shape, federation.num_outputs)
+    if isinstance(model, nn.Module):  # a person's own: its present parameters are theta^0
+        check_stackable(model)
+        return model, parameters_of(model)
+    return initial_params(checked_model(model), seed)
+
+
+def model_options(model: Model) -> dict[str, Any] | None:
+    """Which network by name, so that its parameters can be used later; None for one's own."""
+    if isinstance(model, str):
+        model = ModelConfig(model=model)
+    return as_dict(model) if isinstance(model, ModelConfig) else None
+
+
+def prepare_data(federation: Federation, method: Method[Any], seed: int) -> Federation:
+    """Validation samples for a method that judges by them; the others train on all."""
+    share = method.validation
+    return with_validation(federation, share, seed) if share else federation
+
+
+def prepare(
+    federation: Federation, model: Model, method: Method[Any], order: Order, held: ExitStack
+) -> Run:
+    """All that happens once, before the first round. Folder and locks are closed with `held`."""
+    is_data = isinstance(federation, Federation)
+    require(is_data, "federation", federation, "give one, e.g. of scool.from_arrays(...)")
+    settings = order.settings
+    order.tell_other_processes()
+    ranks = Ranks()
+    for remark in remarks(method, settings.rounds) if ranks.is_first else []:
+        warnings.warn(remark, stacklevel=3)
+    federation = prepare_data(federation, method, settings.seed)
+    module, theta0 = prepare_model(model, federation, settings.seed)
+    engine = _engine(federation, module, settings, ranks)
+    check_test(federation, settings.strict, ranks.is_first)
+    method = with_between(method, settings.slow_momentum, settings.model_average)
+    fixed = {} if order.out is None else fixed_tensors(module)
+    identity = identity_of(method, federation, settings.seed, theta0, fixed)
+    header = _header(order, method, engine, model_options(model), identity)
+    ranks.agree("method, data or first model", identity)
+    progress = open_run(order.out, order.resume, header, engine, method, theta0, held)
+    held.enter_context(telling_what_is_saved(progress))
+    if writer := progress.writer:
+        ranks.first(lambda: _describe(writer, federation, fixed))
+    recorders = order.recorders if ranks.is_first else ()
+    _start(recorders, progress, header)
+    used, stop = memory_at_start(engine.device), Stop(ranks)
+    return Run(
+        settings, method, federation, module, engine, header, progress, recorders, stop, used
+    )
+
+
+def _engine(
+    federation: Federation, module: nn.Module, settings: RunSettings, ranks: Ranks
+) -> AnyEngine:
+    """Where the clients live: here, or on several ranks."""
+    options: dict[str, Any] = {
+        "seed": settings.seed,
+        "device": settings.device,
+        "client_chunk": settings.client_chunk,
+        "strict": settings.strict,
+        "precision": settings.precision,
+    }
+    if not ranks.is_group:
+        return LocalEngine(federation, module, **options)
+    return ShardedEngine(federation, module, ranks=ranks, **options)
+
+
+def _start(recorders: Sequence[Recorder], progress: Progress, header: Mapping[str, Any]) -> None:
+    for recorder in recorders:
+        if progress.writer is not None and isinstance(recorder, RecordKeeper):
+            recorder.attach(progress.writer)
+        recorder.start(header, progress.done)
+
+
+def _describe(writer: RunWriter, federation: Federation, fixed: Params) -> None:
+    """Who the clients are, and what their models share, where the folder does not say it yet."""
+    if not writer.has(CLIENTS):
+        writer.write(CLIENTS, "clients", *clients_file(federation))
+    if fixed and not writer.has(FIXED):
+        writer.write(FIXED, "fixed", fixed)
+
+
+def _header(
+    order: Order,
+    method: Method[Any],
+    engine: AnyEngine,
+    model: dict[str, Any] | None,
+    identity: dict[str, Any],
+) -> dict[str, Any]:
+    """What `run.json` says about a run: enough to repeat it and to judge its numbers."""
+    from scool.version import __version__
+
+    is_cuda = engine.device.type == "cuda"
+    return {
+        "format": FORMAT,
+        "status": "running",
+        "method": order.name or type(method.plain).__name__,
+        "rounds": order.settings.rounds,
+        "rounds_done": 0,
+        "seed": order.settings.seed,
+        "config": dict(order.config) if order.config else None,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "versions": {
+            "scool": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+        "hardware": {
+            "device": torch.cuda.get_device_name(engine.device) if is_cuda else "cpu",
+            "machine": platform.machine(),
+            "system": platform.system(),
+            "threads": torch.get_num_threads(),
+            "ranks": engine.ranks.size if isinstance(engine, ShardedEngine) else 1,
+        },
+        "command": [Path(sys.argv[0]).name.replace("__main__.py", "scool"), *sys.argv[1:]],
+        "model": model,
+        "identity": identity,
+        "run": identity_seal(identity),
+    }
