@@ -11,28 +11,8 @@ from scool import isolation
 
 isolation.leave_working_directory()  # before anything is imported that might lie there
 
-from scool.algorithms import (
-    CGA,
-    DPSGD,
-    IFCA,
-    L2C,
-    PENS,
-    SPDB,
-    Dada,
-    Ditto,
-    FedAMP,
-    FedAvg,
-    FedFomo,
-    FedPer,
-    FedProx,
-    FedRep,
-    LocalOnly,
-    MetaL2C,
-    PFedGraph,
-    PFedMe,
-    SCooL,
-    Truth,
-)
+from scool import algorithms
+from scool.algorithms import *  # noqa: F403  # every method
 from scool.data.arrays import from_arrays
 from scool.data.catalogue import DataConfig, load
 from scool.data.digits import digits
@@ -50,39 +30,19 @@ from scool.run.result import Result
 from scool.version import __version__ as __version__
 
 __all__ = [
-    "CGA",
-    "DPSGD",
-    "IFCA",
-    "L2C",
     "MMSBM",
-    "PENS",
     "SBM",
-    "SPDB",
     "Attention",
     "CrossDraw",
-    "Dada",
     "DataConfig",
     "Dirac",
-    "Ditto",
-    "FedAMP",
-    "FedAvg",
-    "FedFomo",
-    "FedPer",
-    "FedProx",
-    "FedRep",
     "Federation",
     "Graph",
-    "LocalOnly",
     "LocalSGD",
-    "MetaL2C",
     "ModelConfig",
-    "PFedGraph",
-    "PFedMe",
     "Result",
-    "SCooL",
     "ScoolError",
     "Split",
-    "Truth",
     "digits",
     "fit",
     "from_arrays",
@@ -90,3 +50,4 @@ __all__ = [
     "load_model",
     "synthetic",
 ]
+__all__ += algorithms.__all__

@@ -538,7 +538,7 @@ def test_compare_resumes_what_is_missing(capsys: pytest.CaptureFixture[str]) -> 
             write_sealed(Path("c/compare.json"), damaged)
         else:
             Path("c/compare.json").write_text(json.dumps(damaged))
-        with pytest.raises(RunError, match=f"compare.json is damaged, or .* version: {flaw}"):
+        with pytest.raises(RunError, match=f"compare.json is damaged: {flaw}"):
             dispatch(["resume", "c"])
     Path("c/compare.json").write_text(json.dumps(whole | {"seeds": 2}))
     with pytest.raises(RunError, match=r"compare\.json is damaged.* does not match its checksum"):

@@ -17,8 +17,9 @@ from scool.cli.main import dispatch
 from scool.errors import ConfigError, DataError, RunError
 from scool.recording.damage import DamageWarning
 from scool.reproduction import running
-from scool.reproduction.claims import claim
 from scool.run.loop import Interrupted
+from scool.sweep import runner
+from scool.sweep.runner import claim_run
 from study_records import restored
 from tiny_images import write_cifar10, write_cifar100, write_mini_imagenet
 
@@ -55,7 +56,7 @@ def test_table_then_again_then_from_the_records(
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a finished run is never repeated")
 
-    monkeypatch.setattr(running, "execute", refuse)
+    monkeypatch.setattr(runner, "execute", refuse)
     assert reproduce(capsys, *words, "--seeds", "2") == first
     for target in ("graphs", "graph-error"):  # the same runs
         reproduce(capsys, target, *words[1:], "--methods", "scool-sbm", "--seeds", "2")
@@ -87,7 +88,7 @@ def test_where_others_are_at_all_runs_it_says_so(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["table1", "--methods", "local", "--rounds", "1", "--out", "r"]
-    with claim(place / "r/cifar10-noniid-5-clients/local-1-rounds/seed-0"):
+    with claim_run(place / "r/cifar10-noniid-5-clients/local-1-rounds/seed-0"):
         assert dispatch(["reproduce", *words, *TINY]) == 0
     said = capsys.readouterr()
     assert said.out == "" and "no run is finished yet: other processes are at them" in said.err

@@ -181,7 +181,7 @@ def test_ctrl_c_keeps_what_is_finished(
 
     monkeypatch.setattr(tune_module, "execute", stopping)
     assert code_of(monkeypatch, *TUNE, "--out", "t", "--quiet") == 130
-    assert "1 finished runs are kept in t" in capsys.readouterr().err
+    assert "1 of 4 runs are finished; they are kept in t" in capsys.readouterr().err
     monkeypatch.setattr(tune_module, "execute", execute)
     assert code_of(monkeypatch, *TUNE, "--out", "t", "--quiet", "--json") == 0
     assert len(Path("t/tune.jsonl").read_text().splitlines()) == 4

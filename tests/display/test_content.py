@@ -32,8 +32,8 @@ def test_figures_are_means_over_the_seeds(made: Path) -> None:
 
     assert found["score"] == pytest.approx(mean("accuracy_mean"))
     assert found["std"] == pytest.approx(mean("accuracy_std"))
-    assert found["l1"] == pytest.approx(mean("graph_l1"))
-    assert found["bytes"] == pytest.approx(mean("bytes_sent"))
+    assert found["graph_l1"] == pytest.approx(mean("graph_l1"))
+    assert found["bytes_sent"] == pytest.approx(mean("bytes_sent"))
     assert found["messages"] == pytest.approx(mean("messages"))
     assert found["seconds"] == pytest.approx(mean("seconds"), abs=2e-3)
     assert found["epochs"] == 4 and found["rounds"] == 4 and found["seeds"] == 2

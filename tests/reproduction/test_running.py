@@ -19,7 +19,6 @@ from scool.recording.folder import RunFolder
 from scool.recording.writer import RunWriter
 from scool.reproduction import running
 from scool.reproduction.ablations import ABLATIONS
-from scool.reproduction.claims import claim
 from scool.reproduction.light_records import thin, tidy
 from scool.reproduction.matching import conflicts
 from scool.reproduction.paper import DATASETS, SETTINGS, Reported, Setting, reported
@@ -30,6 +29,7 @@ from scool.run.loop import Interrupted
 from scool.run.migrations import modern
 from scool.run.progress import LONG
 from scool.run.recipes import METHODS
+from scool.sweep.runner import claim_run
 from tiny_images import write_cifar10
 
 PAPER_ROWS = [row.name for row in TABLE1[:14]]
@@ -304,8 +304,8 @@ def test_processes_share_a_plan(data: Path, tmp_path: Path) -> None:
     hold = f"""if True:
         import sys
         from pathlib import Path
-        from scool.reproduction.claims import claim
-        with claim(Path({str(jobs[0].folder)!r})) as is_ours:
+        from scool.sweep.runner import claim_run
+        with claim_run(Path({str(jobs[0].folder)!r})) as is_ours:
             print(is_ours, flush=True)
             sys.stdin.read()
     """
@@ -344,7 +344,7 @@ def test_a_run_that_another_process_finished_meanwhile_is_not_repeated(
 def test_a_folder_that_cannot_be_locked_is_named(tmp_path: Path) -> None:
     (tmp_path / "run.lock").mkdir()
     with pytest.raises(RunError, match=r"cannot lock .*run\.lock: .*choose another --out"):
-        with claim(tmp_path / "run"):
+        with claim_run(tmp_path / "run"):
             pass
 
 
@@ -454,12 +454,12 @@ def test_another_run_in_the_folder_is_refused(data: Path, tmp_path: Path) -> Non
 
 def test_only_what_is_finished_or_diverged_is_over(data: Path, tmp_path: Path) -> None:
     (job,) = jobs_of(tiny(data, rounds=1), choose_rows("table1", "dpsgd-1-step"), tmp_path)
-    assert state_of(job) == "new"
+    assert state_of(job) == "missing"
     run_jobs([job], watching(Silent()))
     (job.folder / "checkpoint-000001.safetensors").touch()
     assert state_of(job) == "over" and run_jobs([job], watching(Silent())) == 0
     assert not list(job.folder.glob("checkpoint-*"))  # a kill had come between
-    for status, state in (("failed", "started"), ("interrupted", "started"), ("diverged", "over")):
+    for status, state in (("failed", "begun"), ("interrupted", "begun"), ("diverged", "diverged")):
         change_header(job.folder, status=status)
         assert state_of(job) == state
     (job.folder / "graphs" / "000000.safetensors").unlink()

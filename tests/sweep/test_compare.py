@@ -15,14 +15,14 @@ from scool.models import ModelConfig
 from scool.run.config import Settings, execute
 from scool.run.recipes import METHODS
 from scool.run.result import Result
-from scool.sweep import compare as compare_module
+from scool.sweep import runner
 from scool.sweep.compare import (
     Comparison,
-    Diverged,
     choose_methods,
     run_comparison,
     summarise,
 )
+from scool.sweep.runner import Diverged
 
 DATA = DataConfig(clients=6, groups=2, samples_per_client=10)
 SETTINGS = Settings(data=DATA, model=ModelConfig("linear"), rounds=2, device="cpu")
@@ -94,7 +94,7 @@ def fedavg_diverges(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         execute(replace(config, settings=replace(config.settings, rounds=1)), **options)
         raise QuarantineError("all 6 clients are in quarantine")
 
-    monkeypatch.setattr(compare_module, "execute", run)
+    monkeypatch.setattr(runner, "execute", run)
     return begun
 
 

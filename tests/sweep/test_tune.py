@@ -241,7 +241,7 @@ def test_a_finished_run_is_never_repeated(tmp_path: Path, monkeypatch: pytest.Mo
         return execute(config, **options)
 
     monkeypatch.setattr(tune_module, "execute", stopping)
-    with pytest.raises(Interrupted, match=r"3 finished runs are kept in .*the same `scool tune`"):
+    with pytest.raises(Interrupted, match=r"3 of 8 runs are finished; .*the same `scool tune`"):
         run_search(both, tmp_path / "parts")
     with pytest.raises(RunError, match="not finished"):
         read_chosen(tmp_path / "parts")

@@ -1,6 +1,6 @@
-"""One method a file. `AnyAlgorithm` lists them: that line is all a new method adds here."""
+"""One method a file, and all methods in one list: a new one adds its lines here."""
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from scool.algorithms.cga import CGA
 from scool.algorithms.dada import Dada
@@ -22,29 +22,8 @@ from scool.algorithms.pfedme import PFedMe
 from scool.algorithms.scool import SCooL
 from scool.algorithms.spdb import SPDB
 from scool.algorithms.truth import Truth
-
-AnyAlgorithm: TypeAlias = (
-    SCooL
-    | LocalOnly
-    | FedAvg
-    | DPSGD
-    | Truth
-    | Ditto
-    | FedAMP
-    | FedPer
-    | FedProx
-    | FedRep
-    | IFCA
-    | PFedMe
-    | CGA
-    | Dada
-    | FedFomo
-    | L2C
-    | MetaL2C
-    | PENS
-    | PFedGraph
-    | SPDB
-)
+from scool.learning.cross import CrossDraw
+from scool.priors import MMSBM, SBM, Attention, Dirac
 
 __all__ = [
     "CGA",
@@ -53,7 +32,6 @@ __all__ = [
     "L2C",
     "PENS",
     "SPDB",
-    "AnyAlgorithm",
     "Dada",
     "Ditto",
     "FedAMP",
@@ -69,3 +47,64 @@ __all__ = [
     "SCooL",
     "Truth",
 ]
+
+AnyAlgorithm: TypeAlias = Any
+"""One of these, or a method of one's own: `contracts.Algorithm`, with its options as fields."""
+
+METHODS: dict[str, tuple[str, AnyAlgorithm]] = {
+    "local": ("every client for itself", LocalOnly()),
+    "fedavg": ("one common model through a server", FedAvg()),
+    "dpsgd": ("gossip on a fixed graph", DPSGD()),
+    "fedprox": ("FedAvg, local steps pulled to the common model", FedProx()),
+    "fedper": ("a common body, a personal head", FedPer()),
+    "fedrep": ("the same, head first and then body", FedRep()),
+    "ditto": ("personal models pulled to a common one", Ditto()),
+    "pfedme": ("personal models by Moreau envelopes", PFedMe()),
+    "fedamp": ("attentive message passing between close models", FedAMP()),
+    "ifca": ("clustered federated averaging", IFCA()),
+    "fedfomo": ("fetched models, weighed by what helps validation", FedFomo()),
+    "cga": ("gossip with steps that contradict no neighbour", CGA()),
+    "spdb": ("gossip of the body, a personal head", SPDB()),
+    "dada": ("models and an undirected graph, in turn", Dada()),
+    "l2c": ("mixing weights learned on validation data", L2C()),
+    "meta-l2c": ("the same by a common encoder", MetaL2C()),
+    "pfedgraph": ("a graph by the similarity of models", PFedGraph()),
+    "pens": ("gossip with those whose models suit one's own data", PENS()),
+    "truth": ("mixing by the true graph, where it is known", Truth()),
+    "scool-dirac": ("SCooL, Dirac prior: D-PSGD", SCooL(prior=Dirac())),
+    "scool-sbm": ("SCooL, stochastic block model", SCooL(prior=SBM())),
+    "scool-sbm-learned": ("the same, block matrix learned", SCooL(prior=SBM(learn_B=True))),
+    "scool-attention": ("SCooL, attention prior", SCooL(prior=Attention())),
+    "scool-drawn": (
+        "SCooL, peers drawn anew in every round, for tasks that overlap",
+        SCooL(prior=SBM(), peers="drawn", aggregate="models"),
+    ),
+    "scool-mmsbm": ("SCooL, mixed-membership blocks", SCooL(prior=MMSBM())),
+    "scool-sbm-released": (
+        "what the authors' SBM program computes",
+        SCooL(
+            prior=SBM(
+                num_blocks=2, temperature=2.0, null_loglik=0.0, warm_start=False, compat="released"
+            ),
+            draw=CrossDraw(cross_samples=10, cross_draw="pair"),
+            keep_self=False,
+        ),
+    ),
+    "scool-attention-released": (
+        "what the authors' attention program computes",
+        SCooL(
+            prior=Attention(
+                temperature=2.0,
+                encoder_out=20,
+                prior_lr=0.2,
+                prior_betas=(0.9, 0.99),
+                prior_optimizer="adamw",
+                encoder_target="likelihood",
+                compat="released",
+            ),
+            draw=CrossDraw(cross_samples=10, cross_draw="pair"),
+            keep_self=False,
+        ),
+    ),
+}
+"""By name, with a word on each."""

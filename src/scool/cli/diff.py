@@ -11,22 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from scool.display.differences import differing, flat, options_of
+from scool.columns import flatten_options, shown
+from scool.display.differences import differing, options_of
 from scool.display.records import RunRecord, check_run, read_run
 from scool.display.series import figures
 from scool.errors import printable
 
-NAMES = {
-    "score": "score",
-    "worst": "worst client",
-    "l1": "graph L1",
-    "ari": "ARI",
-    "rounds": "rounds",
-    "epochs": "epochs",
-    "bytes": "bytes sent",
-    "messages": "messages",
-    "seconds": "seconds",
-}
+NAMES = {"score": "score", "worst": "worst client"} | {c.name: c.words for c in shown("diff")}
 
 
 @dataclass(frozen=True)
@@ -44,7 +35,7 @@ class DiffCommand:
 def compare_runs(a: RunRecord, b: RunRecord) -> dict[str, Any]:
     """Differences by name, each as (of A, of B)."""
     machine = [
-        flat({name: record.header.get(name) or {} for name in ("versions", "hardware")})
+        flatten_options({name: record.header.get(name) or {} for name in ("versions", "hardware")})
         for record in (a, b)
     ]
     results = [figures([record]) for record in (a, b)]

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from scool.display.tables import human_bytes
+from scool.columns import human_bytes
 
 BARS = "▁▂▃▄▅▆▇█"
 SPARKS = 32

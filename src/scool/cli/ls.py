@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from scool.columns import shown
 from scool.display.records import RunRecord, find_runs, read_runs
 from scool.display.series import figures
-from scool.display.tables import human_bytes
 from scool.errors import printable
 
 
@@ -42,9 +42,7 @@ def key_figures(record: RunRecord, root: Path) -> dict[str, Any]:
         "of": record.header.get("rounds"),
         "score": found["score"],
         "measure": record.score_name,
-        "graph_l1": found["l1"],
-        "bytes_sent": found["bytes"],
-        "seconds": found["seconds"],
+        **{column.name: found[column.name] for column in shown("ls")},
         "started": record.header.get("started"),
     }
 
@@ -60,7 +58,8 @@ def ls(arguments: Sequence[str]) -> int:
     table = Table()
     for heading in ("run", "method", "data"):
         table.add_column(heading, overflow="fold")
-    for heading in ("clients", "seed", "rounds", "score", "graph L1", "sent", "seconds"):
+    numbers = [column.words for column in shown("ls")]
+    for heading in ("clients", "seed", "rounds", "score", *numbers):
         table.add_column(heading, justify="right")
     table.add_column("status")
     for row in rows:
@@ -76,7 +75,6 @@ def _words(row: dict[str, Any]) -> list[str]:
     if row["measure"] == "r2" and row["score"] is not None:
         score = f"{row['score']:.3f} R2"
     of = "" if row["of"] in (None, row["rounds"]) else f"/{row['of']}"
-    sent = "-" if row["bytes_sent"] is None else human_bytes(row["bytes_sent"])
     return [
         row["run"],
         row["method"],
@@ -84,8 +82,6 @@ def _words(row: dict[str, Any]) -> list[str]:
         *("-" if row[name] is None else str(row[name]) for name in ("clients", "seed")),
         f"{row['rounds']}{of}",
         score,
-        "-" if row["graph_l1"] is None else f"{row['graph_l1']:.3f}",
-        sent,
-        "-" if row["seconds"] is None else f"{row['seconds']:.1f}",
+        *(column.text(row[column.name]) for column in shown("ls")),
         row["status"],
     ]

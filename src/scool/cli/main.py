@@ -4,8 +4,9 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from scool.errors import ScoolError, nearest, printable
@@ -36,113 +37,9 @@ scool COMMAND --help lists the options of a command. Progress goes to stderr, re
 """
 
 
-def _run(arguments: Sequence[str]) -> int:
-    from scool.cli.run import run
-
-    return run(arguments)
-
-
-def _compare(arguments: Sequence[str]) -> int:
-    from scool.cli.compare import compare
-
-    return compare(arguments)
-
-
-def _tune(arguments: Sequence[str]) -> int:
-    from scool.cli.tune import tune
-
-    return tune(arguments)
-
-
-def _reproduce(arguments: Sequence[str]) -> int:
-    from scool.cli.reproduce import reproduce
-
-    return reproduce(arguments)
-
-
-def _resume(arguments: Sequence[str]) -> int:
-    from scool.cli.resume import resume
-
-    return resume(arguments)
-
-
-def _rerun(arguments: Sequence[str]) -> int:
-    from scool.cli.resume import rerun
-
-    return rerun(arguments)
-
-
-def _report(arguments: Sequence[str]) -> int:
-    from scool.cli.report import report
-
-    return report(arguments)
-
-
-def _plot(arguments: Sequence[str]) -> int:
-    from scool.cli.plot import plot
-
-    return plot(arguments)
-
-
-def _export(arguments: Sequence[str]) -> int:
-    from scool.cli.export import export
-
-    return export(arguments)
-
-
-def _ls(arguments: Sequence[str]) -> int:
-    from scool.cli.ls import ls
-
-    return ls(arguments)
-
-
-def _diff(arguments: Sequence[str]) -> int:
-    from scool.cli.diff import diff
-
-    return diff(arguments)
-
-
-def _verify(arguments: Sequence[str]) -> int:
-    from scool.cli.verify import verify
-
-    return verify(arguments)
-
-
-def _watch(arguments: Sequence[str]) -> int:
-    from scool.cli.watch import watch
-
-    return watch(arguments)
-
-
-def _data(arguments: Sequence[str]) -> int:
-    from scool.cli.data import data
-
-    return data(arguments)
-
-
-def _bench(arguments: Sequence[str]) -> int:
-    from scool.cli.bench import bench
-
-    return bench(arguments)
-
-
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    "run": _run,
-    "compare": _compare,
-    "tune": _tune,
-    "reproduce": _reproduce,
-    "resume": _resume,
-    "rerun": _rerun,
-    "report": _report,
-    "plot": _plot,
-    "export": _export,
-    "ls": _ls,
-    "diff": _diff,
-    "verify": _verify,
-    "watch": _watch,
-    "data": _data,
-    "bench": _bench,
-}
+_NAMES = "run compare tune reproduce resume report plot export ls diff verify watch data bench"
+COMMANDS = {name: f"scool.cli.{name}" for name in _NAMES.split()} | {"rerun": "scool.cli.resume"}
+"""The module of each command, which has a function of its name; loaded when it is called."""
 
 
 def dispatch(arguments: Sequence[str]) -> int:
@@ -158,7 +55,7 @@ def dispatch(arguments: Sequence[str]) -> int:
     name, *rest = arguments
     if name not in COMMANDS:
         raise ScoolError(f"unknown command {name!r}: {nearest(name, COMMANDS)}")
-    return COMMANDS[name](rest)
+    return getattr(import_module(COMMANDS[name]), name)(rest)
 
 
 _with_its_line = warnings.formatwarning

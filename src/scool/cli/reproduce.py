@@ -20,7 +20,7 @@ from scool.reproduction.figures import figures_of, write_figures
 from scool.reproduction.measured import Measured, collect, summarise_row, without_shortened
 from scool.reproduction.plan import TARGETS, Job, Study, choose_rows, jobs_of
 from scool.reproduction.rows import Row
-from scool.reproduction.running import check_whole, run_jobs, state_of
+from scool.reproduction.running import check_whole, is_over, run_jobs, state_of
 from scool.reproduction.tables import (
     Summary,
     as_json,
@@ -140,7 +140,7 @@ def reproduce(arguments: Sequence[str]) -> int:
         with suppress(RunError):  # what is there so far is shown, if anything is
             _report(target, study, rows, [out], out, command)
         raise
-    if all(state_of(job) != "over" for job in jobs):
+    if not any(is_over(job) for job in jobs):
         print("no run is finished yet: other processes are at them", file=sys.stderr)
         return 0
     _report(target, study, rows, [out], out, command)
@@ -169,7 +169,7 @@ def _show(jobs: Sequence[Job], as_json: bool) -> None:
             state, status = state_of(job), "to do"
             if state == "over":
                 check_whole(job)
-            if state != "new":
+            if state != "missing":
                 status = str(RunFolder(job.folder).header.get("status"))
         except RunError as error:  # damaged, of other options, or no run at all
             status, why = "in the way", str(error)

@@ -93,6 +93,7 @@ class Dataset:
     num_images: int = 0  # training and test images of the published files
     transform: ImageTransform | None = None
     hub: Hub | None = None
+    model: str = "mlp"  # by default: a key of `models`
 
 
 DATASETS: dict[str, Dataset] = {
@@ -109,6 +110,7 @@ DATASETS: dict[str, Dataset] = {
         read=read_cifar10,
         num_images=60_000,
         transform=transforms.CIFAR10,
+        model="cnn2",
         hub=Hub("uoft-cs/cifar10", "img", "label"),
     ),
     "cifar100": Dataset(
@@ -120,6 +122,7 @@ DATASETS: dict[str, Dataset] = {
         read=read_cifar100,
         num_images=60_000,
         transform=transforms.CIFAR100,
+        model="cnn2",
         hub=Hub("uoft-cs/cifar100", "img", "fine_label"),
     ),
     "mnist": Dataset(
@@ -155,6 +158,7 @@ DATASETS: dict[str, Dataset] = {
         read=read_mini_imagenet,
         num_images=60_000,
         transform=transforms.MINI_IMAGENET,
+        model="cnn4",
     ),
 }
 
@@ -254,13 +258,14 @@ def load_images(config: DataConfig, dataset: Dataset, seed: int) -> Federation:
     require(kind != "permuted", "partition", kind, "only digits has it; use noniid, sbm, ...")
     _refuse_others(config, kind)
     _refuse(config, "groups", f"partition {kind} has no groups to set; leave it out")
-    assert dataset.read is not None and dataset.transform is not None
+    assert dataset.read is not None
     data = dataset.read(data_root(config.data_dir), verify=config.verify_checksums)
     per_client = config.classes_per_client or dataset.classes_per_client
     alpha = config.dirichlet_alpha
     parts = share_out(kind, data.y_train, config.num_clients, per_client, alpha, seed)
     if config.samples_per_client:
         parts = keep_some(parts, data.y_train, config.samples_per_client, seed)
+    augmented = dataset.transform
     return from_partition(
         f"{config.dataset}/{kind}",
         *data[:4],
@@ -268,6 +273,6 @@ def load_images(config: DataConfig, dataset: Dataset, seed: int) -> Federation:
         truth_kind=None if kind == "dirichlet" else config.truth,
         val_fraction=config.val_fraction,
         seed=seed,
-        transform=dataset.transform if config.augment else dataset.transform.plain(),
+        transform=augmented.plain() if augmented and not config.augment else augmented,
         class_names=data.class_names,
     )

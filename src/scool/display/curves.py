@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from scool.columns import COLUMNS
 from scool.display.differences import group_runs
 from scool.display.matrices import plain
 from scool.display.records import RunRecord, are_regression
@@ -84,12 +85,9 @@ def plot_graph_error(records: Sequence[RunRecord], width: float) -> Plot:
     rows: list[Row] = []
     groups = group_runs(records)
     known = [
-        (name, words)
-        for name, words in (
-            ("graph_l1", "L1 to the true graph"),
-            ("graph_ari", "adjusted Rand index"),
-        )
-        if any(row.get(name) is not None for record in records for row in record.rows)
+        column
+        for column in COLUMNS
+        if column.axis and any(row.get(column.field) is not None for r in records for row in r.rows)
     ]
     need_records(known, "the true graph is not known")
     with styled():
@@ -97,23 +95,20 @@ def plot_graph_error(records: Sequence[RunRecord], width: float) -> Plot:
         figure, panels = picture(len(known), 1, width=width, height=height)
         for number, (label, runs) in enumerate(groups.items()):
             mine = [records[run] for run in runs]
-            for axes, (name, _) in zip(panels.flat, known, strict=True):
-                line = curve(mine, name)
-                rounds = [t + 1 for t in line["round"]]
-                marker, style = marker_of(number) if len(rounds) == 1 else None, line_style(number)
-                axes.plot(rounds, line["mean"], label=plain(label), marker=marker, **style)
-                if len(groups) <= FEW:
-                    draw_band(axes, rounds, line["low"], line["high"], style["color"])
+            for axes, column in zip(panels.flat, known, strict=True):
+                line = curve(mine, column.field)
+                x = [t + 1 for t in line["round"]]
+                draw_line(axes, x, line, label, number, has_band=len(groups) <= FEW)
+                values = zip(x, line["mean"], line["low"], line["high"], strict=True)
+                about = {"method": label, "measure": column.field}
                 rows += [
-                    {"method": label, "measure": name, "round": t, "mean": m, "low": low, "high": h}
-                    for t, m, low, h in zip(
-                        rounds, line["mean"], line["low"], line["high"], strict=True
-                    )
+                    about | {"round": t, "mean": m, "low": low, "high": high}
+                    for t, m, low, high in values
                 ]
         need_records(rows, "no round is common to the seeds of a method")
-        for axes, (name, words) in zip(panels.flat, known, strict=True):
-            axes.set_ylabel(words)
-            axes.set_ylim(min(0.0, axes.get_ylim()[0]), 1.05 if name == "graph_ari" else None)
+        for axes, column in zip(panels.flat, known, strict=True):
+            axes.set_ylabel(column.axis)
+            axes.set_ylim(min(0.0, axes.get_ylim()[0]), column.most)
             axes.xaxis.get_major_locator().set_params(integer=True)
         panels.flat[-1].set_xlabel("round")
         legend(figure, [panels.flat[0]], width)
@@ -179,6 +174,16 @@ def plot_gains(records: Sequence[RunRecord], width: float) -> Plot:
         if len(labels) > 3:
             axes.tick_params(axis="x", rotation=30 if len(labels) <= FEW else 90)
     return Plot(figure, rows)
+
+
+def draw_line(
+    axes: Any, x: Any, line: Mapping[str, Any], label: str, number: int, *, has_band: bool
+) -> None:
+    """A curve, and its band over the seeds; a single point gets a marker."""
+    mark, style = marker_of(number) if len(x) == 1 else None, line_style(number)
+    axes.plot(x, line["mean"], label=plain(label), marker=mark, **style)
+    if has_band:
+        draw_band(axes, x, line["low"], line["high"], style["color"])
 
 
 def draw_band(axes: Any, x: Any, low: Any, high: Any, colour: str) -> None:

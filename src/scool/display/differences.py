@@ -3,29 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scool.columns import flatten_options
 from scool.display.records import RunRecord
-
-
-def flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested options by dotted name.
-
-    >>> flat({"prior": {"num_blocks": 5}, "fraction": 0.1})
-    {'prior.num_blocks': 5, 'fraction': 0.1}
-    """
-    if not isinstance(values, Mapping):
-        return {prefix: values}
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        found |= flat(value, f"{prefix}.{name}" if prefix else str(name))
-    return found
 
 
 def options_of(record: RunRecord) -> dict[str, Any]:
     """Every option of a run by dotted name: method, data, model, rounds, seed."""
     config = record.header.get("config") or {}
     options = {"method": record.method, "data": record.federation_name, "seed": record.seed}
-    options |= flat({"algorithm": record.algorithm})
-    options |= flat({"settings": config.get("settings") or {}})
+    options |= flatten_options({"algorithm": record.algorithm})
+    options |= flatten_options({"settings": config.get("settings") or {}})
     return options
 
 

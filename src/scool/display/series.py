@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from scool.columns import COLUMNS, Column
 from scool.display.records import RunRecord
 
 Row = Mapping[str, Any]
@@ -106,23 +107,25 @@ def figures(records: Sequence[RunRecord]) -> dict[str, Any]:
     name = records[0].score_name
     last = [record.evaluated[-1] for record in records if record.evaluated]
     scores = [[s for s in final_scores(record) if s is not None] for record in records]
-    passes = [epochs(record) for record in records]
 
-    def total(what: str) -> float | None:
-        ends = [cumulative(record, what) for record in records]
-        return _mean([run[max(run)] for run in ends if run])
+    def number(column: Column) -> float | None:
+        if column.of == "last round":
+            return _mean([row.get(column.field) for row in last])
+        if column.name == "rounds":
+            return _mean([record.rounds for record in records])
+        if column.name == "seconds" and not any(record.seconds for record in records):
+            return None
+        spent = [
+            epochs(record) if column.name == "epochs" else cumulative(record, column.field)
+            for record in records
+        ]
+        return _mean([run[max(run)] for run in spent if run])
 
     return {
         "score": _mean([row.get(f"{name}_mean") for row in last]),
         "std": _mean([row.get(f"{name}_std") for row in last]),
         "worst": _mean([min(s) for s in scores if s]),
-        "l1": _mean([row.get("graph_l1") for row in last]),
-        "ari": _mean([row.get("graph_ari") for row in last]),
-        "rounds": _mean([record.rounds for record in records]),
-        "epochs": _mean([run[max(run)] for run in passes if run]),
-        "bytes": total("bytes"),
-        "messages": total("messages"),
-        "seconds": total("seconds") if any(record.seconds for record in records) else None,
+        **{column.name: number(column) for column in COLUMNS},
         "seeds": len(records),
         "status": ", ".join(sorted({record.status for record in records})),
     }

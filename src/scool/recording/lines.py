@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from scool.columns import LAST
 from scool.errors import KINDS, RunError
 from scool.recording.disk import LARGEST_TEXT, open_plain
 from scool.recording.seals import open_line
@@ -120,8 +121,7 @@ def _has_texts(v: Any) -> bool:
 _ROUND: dict[str, Kind] = {
     **dict.fromkeys(("round", "messages", "bytes"), COUNT),
     **dict.fromkeys(("epochs", "seconds"), NUMBER),
-    **dict.fromkeys(("graph_l1", "graph_ari", "elbo", "edges", "fallback"), or_null(NUMBER)),
-    **dict.fromkeys(("train_loss", "test_loss", "diverged"), or_null(NUMBER)),
+    **dict.fromkeys((*(c.field for c in LAST), "edges", "fallback", "diverged"), or_null(NUMBER)),
     "scores": or_null(SCORES),
     "blocks": or_null(BLOCKS),
     "traffic": (_has_numbers, "a table of numbers"),

@@ -12,6 +12,7 @@ from typing import Any, Protocol, final
 import numpy as np
 from torch import Tensor
 
+from scool.columns import flatten_options
 from scool.errors import ScoolError, need
 from scool.types import Info
 
@@ -88,21 +89,11 @@ def graph_pixels(w: Tensor, title: str) -> np.ndarray:
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
-def flat_options(header: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """What a tracker lists beside a run: every option by dotted name."""
-    found: dict[str, str] = {}
-    for name, value in header.items():
-        if isinstance(value, Mapping):
-            found |= flat_options(value, f"{prefix}{name}.")
-        else:
-            found[f"{prefix}{name}"] = str(value)
-    return found
-
-
 def options_of(header: Mapping[str, Any]) -> dict[str, str]:
     """The options of a run, from the command line or from Python."""
     config = header.get("config") or (header.get("identity") or {}).get("algorithm") or {}
-    return {"method": header["method"], "seed": str(header["seed"]), **flat_options(config)}
+    options = {name: str(value) for name, value in flatten_options(config).items()}
+    return {"method": header["method"], "seed": str(header["seed"]), **options}
 
 
 @final

@@ -3,10 +3,7 @@
 Entries are read as those of `ablations`.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
-from scool.reproduction.rows import DRAWN_1_EPOCH, PRIOR_OFF, TABLE1, Row, change
+from scool.reproduction.rows import DRAWN_1_EPOCH, PRIOR_OFF, TABLE1, Entry, Row, change, changes
 
 _SBM, _ATT, _DRAWN = "scool-sbm", "scool-attention", "scool-drawn"
 _MODELS, _TENTH = {"aggregate": "models"}, {"fraction": 0.1}
@@ -15,7 +12,7 @@ _SHARE = {**PRIOR_OFF, **_NOISE, "temperature": 0.5}
 _TABLE = {row.name: row for row in TABLE1}
 _BETWEEN = {"slow_momentum": 0.7, "model_average": 0.9}
 
-_PARTS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
+_PARTS: tuple[Entry, ...] = (
     ("best-peers", "the best peers, for good", {"peers": "best"}),
     ("updates", "updates averaged", {"aggregate": "updates"}),
     ("no-momentum", "no slow momentum", {"slow_momentum": 0.0}),
@@ -27,87 +24,93 @@ _PARTS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
 )
 
 
-def _change_1_epoch(
-    name: str, title: str, options: Mapping[str, Any], *, about: str = "", rounds: int = 500
-) -> Row:
+def _one_epoch(entry: Entry, rounds: int = 500) -> Row:
     """A change to drawn peers with one epoch a round."""
-    return change(
-        "drawn-1-epoch",
-        "scool-drawn-1-epoch",
-        f"drawn-1-epoch-{name}",
-        title,
-        {**DRAWN_1_EPOCH, **options},
-        about=about,
-        method=_DRAWN,
-        rounds=rounds,
-    )
+    name, title, options, *remark = entry
+    about = remark[0] if remark else ""
+    whole = (f"drawn-1-epoch-{name}", title, {**DRAWN_1_EPOCH, **options}, about)
+    return change("drawn-1-epoch", f"{_DRAWN}-1-epoch", whole, method=_DRAWN, rounds=rounds)
 
 
+def _between_rounds(name: str) -> Row:
+    """The same between rounds for everybody: what slow momentum and averages give others."""
+    row = _TABLE[name]
+    title = f"{name}, slow momentum 0.7, average 0.9"
+    entry = (f"{name}-between-rounds", title, {**row.options, **_BETWEEN})
+    return change("between-rounds", name, entry, method=row.method, rounds=row.rounds)
+
+
+_LONG = "as many epochs as Ditto's two models have; averages over twice as many, too"
 BEYOND: tuple[Row, ...] = (
     # Can a learned graph use clients that share some classes, with few peers?
-    *(
-        change("beyond", _SBM, f"beyond-{name}", title, options, about=about)
-        for name, title, options, about in (
-            ("models", "models averaged", _MODELS, ""),
-            ("models-10-percent", "models averaged, 10 % of peers", {**_MODELS, **_TENTH}, ""),
-            ("personal-head", "personal head", {"personal": "head"}, ""),
-            ("noise", "label noise 0.1", _NOISE, "bounded losses: partial overlap shows in them"),
-            ("noise-models", "label noise 0.1, models averaged", {**_NOISE, **_MODELS}, ""),
-            ("share", "shares of samples", _SHARE, "w by the share of samples a model understands"),
-            ("share-models", "shares of samples, models averaged", {**_SHARE, **_MODELS}, ""),
-        )
+    *changes(
+        "beyond",
+        _SBM,
+        ("beyond-models", "models averaged", _MODELS),
+        ("beyond-models-10-percent", "models averaged, 10 % of peers", {**_MODELS, **_TENTH}),
+        ("beyond-personal-head", "personal head", {"personal": "head"}),
+        (
+            "beyond-noise",
+            "label noise 0.1",
+            _NOISE,
+            "bounded losses: partial overlap shows in them",
+        ),
+        ("beyond-noise-models", "label noise 0.1, models averaged", {**_NOISE, **_MODELS}),
+        (
+            "beyond-share",
+            "shares of samples",
+            _SHARE,
+            "w by the share of samples a model understands",
+        ),
+        ("beyond-share-models", "shares of samples, models averaged", {**_SHARE, **_MODELS}),
     ),
-    *(
-        change(
-            "beyond", _SBM, f"beyond-mmsbm-{name}", f"MMSBM, {title}", options, method="scool-mmsbm"
-        )
-        for name, title, options in (
-            ("noise", "label noise 0.1", _NOISE),
-            ("noise-models", "label noise 0.1, models averaged", {**_NOISE, **_MODELS}),
-        )
+    *changes(
+        "beyond",
+        _SBM,
+        ("beyond-mmsbm-noise", "MMSBM, label noise 0.1", _NOISE),
+        (
+            "beyond-mmsbm-noise-models",
+            "MMSBM, label noise 0.1, models averaged",
+            {**_NOISE, **_MODELS},
+        ),
+        method="scool-mmsbm",
     ),
-    *(
-        change(
-            "beyond",
-            _SBM,
-            f"beyond-truth-{kind}",
-            f"true graph, {kind}",
-            {"truth": kind},
-            method="truth",
-            about="a reference that is given the classes; its L1 is to itself",
-        )
-        for kind in ("overlap", "fraction", "squared")
+    *changes(
+        "beyond",
+        _SBM,
+        *(
+            (
+                f"beyond-truth-{kind}",
+                f"true graph, {kind}",
+                {"truth": kind},
+                "a reference that is given the classes; its L1 is to itself",
+            )
+            for kind in ("overlap", "fraction", "squared")
+        ),
+        method="truth",
     ),
     # What makes the drawn peers work, one change at a time, with 5 epochs a round and with one.
-    *(change("drawn", _DRAWN, f"drawn-{name}", title, options) for name, title, options in _PARTS),
-    *(_change_1_epoch(name, title, options) for name, title, options in _PARTS),
-    _change_1_epoch("1-percent", "1 % of peers", {"fraction": 0.01}),
-    _change_1_epoch(
-        "1000-rounds",
-        "1 % of peers, 1,000 rounds",
-        {"fraction": 0.01, "model_average": 0.99},
-        about="as many epochs as Ditto's two models have; averages over twice as many, too",
+    *changes("drawn", _DRAWN, *((f"drawn-{part[0]}", part[1], part[2]) for part in _PARTS)),
+    *map(_one_epoch, _PARTS),
+    _one_epoch(("1-percent", "1 % of peers", {"fraction": 0.01})),
+    _one_epoch(
+        (
+            "1000-rounds",
+            "1 % of peers, 1,000 rounds",
+            {"fraction": 0.01, "model_average": 0.99},
+            _LONG,
+        ),
         rounds=1000,
     ),
-    # The same between rounds for everybody: what slow momentum and averages give other methods.
-    *(
-        change(
-            "between-rounds",
-            name,
-            f"{name}-between-rounds",
-            f"{name}, slow momentum 0.7, average 0.9",
-            {**_TABLE[name].options, **_BETWEEN},
-            method=_TABLE[name].method,
-            rounds=_TABLE[name].rounds,
-        )
-        for name in ("local", "fedavg", "dpsgd-5-epochs", _SBM, _ATT, "truth")
-    ),
+    *map(_between_rounds, ("local", "fedavg", "dpsgd-5-epochs", _SBM, _ATT, "truth")),
     change(
         "between-rounds",
         "fedavg",
-        "fedavg-all-between-rounds",
-        "fedavg of all clients, slow momentum 0.7, average 0.9",
-        {"participation": 1.0, **_BETWEEN},
-        about="100 rounds: 500 local epochs a client, as in the other rows",
+        (
+            "fedavg-all-between-rounds",
+            "fedavg of all clients, slow momentum 0.7, average 0.9",
+            {"participation": 1.0, **_BETWEEN},
+            "100 rounds: 500 local epochs a client, as in the other rows",
+        ),
     ),
 )

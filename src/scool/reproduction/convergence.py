@@ -8,15 +8,14 @@ from scool.display.curves import (
     FEW,
     Plot,
     Row,
-    draw_band,
+    draw_line,
     legend,
     legend_height,
     need_records,
 )
-from scool.display.matrices import plain
 from scool.display.records import RunRecord
 from scool.display.series import common_rounds, curve
-from scool.display.style import WIDE, line_style, marker_of, picture, styled
+from scool.display.style import WIDE, picture, styled
 from scool.reproduction.light_records import thin
 from scool.reproduction.measured import Measured
 from scool.reproduction.rows import TABLE1
@@ -76,10 +75,7 @@ def _draw_row(measured: Measured, left: Any, right: Any, *, has_band: bool) -> l
     for axes, name in ((left, "accuracy_mean"), (right, "train_loss")):
         line = curve(runs, name)
         x = [step * (t + 1) for t in line["round"]]
-        mark, style = marker_of(number) if len(x) == 1 else None, line_style(number)
-        axes.plot(x, line["mean"], label=plain(measured.row.title), marker=mark, **style)
-        if has_band:
-            draw_band(axes, x, line["low"], line["high"], style["color"])
+        draw_line(axes, x, line, measured.row.title, number, has_band=has_band)
         found += [
             {
                 "row": measured.row.name,

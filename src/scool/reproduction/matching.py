@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from scool.columns import flatten_options
 from scool.run.config import Settings
 from scool.run.migrations import modern
 from scool.run.options import as_dict, neutral
@@ -23,23 +24,9 @@ _NOT_THE_ROW = (
 )
 
 
-def flat_options(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested options by dotted name.
-
-    >>> flat_options({"algorithm": {"sgd": {"lr": 0.1}}, "method": "local"})
-    {'algorithm.sgd.lr': 0.1, 'method': 'local'}
-    """
-    if not isinstance(values, Mapping):
-        return {prefix: values}
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        found |= flat_options(value, f"{prefix}.{name}" if prefix else str(name))
-    return found
-
-
 def row_options(config: Mapping[str, Any]) -> dict[str, Any]:
     """The options that make a run the one it is, by dotted name."""
-    options = flat_options(modern(config))
+    options = flatten_options(modern(config))
     options = {n: v for n, v in options.items() if n not in _NOT_THE_ROW}
     dataset = options.get("settings.data.dataset")
     if isinstance(dataset, str):

@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from scool.columns import flatten_options, shown
 from scool.display.records import RunRecord, read_run
 from scool.display.series import figures
 from scool.errors import RunError
 from scool.reproduction import paper
-from scool.reproduction.matching import differing, flat_options, row_options
+from scool.reproduction.matching import differing, row_options
 from scool.reproduction.plan import Study
 from scool.reproduction.rows import Row
 from scool.reproduction.seed_noise import mean, noise, sample_std, verdict
@@ -216,11 +217,7 @@ def summarise_row(measured: Measured, study: Study, all_rows: Sequence[Measured]
         "stopped": measured.stopped,
         **_beside_paper(measured, study),
         **_against(measured, all_rows),
-        "graph_l1": numbers.get("l1"),
-        "epochs": numbers.get("epochs"),
-        "bytes_sent": numbers.get("bytes"),
-        "messages": numbers.get("messages"),
-        "seconds": numbers.get("seconds"),
+        **{column.name: numbers.get(column.name) for column in shown("csv")},
         "hardware": sorted({str((r.header.get("hardware") or {}).get("device")) for r in runs}),
         "about": row.about,
         "options": stated_options(measured.config, row),
@@ -280,8 +277,8 @@ def _against(measured: Measured, all_rows: Sequence[Measured]) -> dict[str, Any]
 def stated_options(config: RunConfig, row: Row) -> dict[str, Any]:
     """What a table must say of a run: SGD, what the row is about, and all that departs from the
     method's own defaults."""
-    mine = flat_options(as_dict(config.algorithm))
-    plain = flat_options(as_dict(METHODS[config.method][1]))
+    mine = flatten_options(as_dict(config.algorithm))
+    plain = flatten_options(as_dict(METHODS[config.method][1]))
     sgd = config.algorithm.sgd
     work = {"steps": sgd.steps} if sgd.steps else {"epochs": sgd.epochs}
     stated: dict[str, Any] = {"lr": sgd.lr, "batch_size": sgd.batch_size, **work}

@@ -39,20 +39,21 @@ class Row:
     """The row that it is compared with, seed by seed."""
 
 
-def change(
-    family: str,
-    against: str,
-    name: str,
-    title: str,
-    options: Mapping[str, Any],
-    *,
-    about: str = "",
-    rounds: int = 100,
-    method: str = "",
-) -> Row:
+Entry = tuple[str, str, Mapping[str, Any]] | tuple[str, str, Mapping[str, Any], str]
+"""Of a change: its name, its title, the options it sets, and perhaps a remark."""
+
+
+def change(family: str, against: str, entry: Entry, *, rounds: int = 100, method: str = "") -> Row:
     """A run that differs from the row `against` in some options, to answer the question of its
     family."""
+    name, title, options, *remark = entry
+    about = remark[0] if remark else ""
     return Row(name, title, method or against, about, options, rounds, family, against)
+
+
+def changes(family: str, against: str, *entries: Entry, method: str = "") -> list[Row]:
+    """Several changes of one family."""
+    return [change(family, against, entry, method=method) for entry in entries]
 
 
 _ONE_STEP = "one step a round, 25,000 rounds = 500 epochs, as many as 100 rounds of 5"
@@ -173,32 +174,18 @@ BUDGETS = (2, 5, 8, 10)
 
 
 def _budget(percent: int) -> tuple[Row, ...]:
+    names = {"sbm": "SCooL-SBM", "attention": "SCooL-attention", "drawn": "SCooL, drawn peers"}
     fraction = {"fraction": percent / 100}
     # A group-ring has an even number of neighbours: 5 % becomes 6 of 100.
     degree = percent + percent % 2
+    about = f"5 epochs a round, group-ring of {degree} neighbours"
+    title = f"D-PSGD, {percent} %"
     return (
-        Row(f"scool-sbm-{percent}-percent", f"SCooL-SBM, {percent} %", "scool-sbm", "", fraction),
-        Row(
-            f"scool-attention-{percent}-percent",
-            f"SCooL-attention, {percent} %",
-            "scool-attention",
-            "",
-            fraction,
+        *(
+            Row(f"scool-{n}-{percent}-percent", f"{words}, {percent} %", f"scool-{n}", "", fraction)
+            for n, words in names.items()
         ),
-        Row(
-            f"scool-drawn-{percent}-percent",
-            f"SCooL, drawn peers, {percent} %",
-            "scool-drawn",
-            "",
-            fraction,
-        ),
-        Row(
-            f"dpsgd-{percent}-percent",
-            f"D-PSGD, {percent} %",
-            "dpsgd",
-            f"5 epochs a round, group-ring of {degree} neighbours",
-            {"degree": degree},
-        ),
+        Row(f"dpsgd-{percent}-percent", title, "dpsgd", about, {"degree": degree}),
     )
 
 

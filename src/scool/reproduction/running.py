@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from scool.contracts import Recorder
 from scool.data import catalogue
@@ -13,15 +12,12 @@ from scool.data.catalogue import DataConfig
 from scool.data.federation import Federation
 from scool.data.labelled import Labelled
 from scool.engine.device import resolve_device
-from scool.errors import QuarantineError, RunError
-from scool.recording.folder import RunFolder, is_taken
-from scool.recording.writer import RunWriter
-from scool.reproduction.claims import claim
+from scool.errors import RunError
+from scool.recording.folder import RunFolder
 from scool.reproduction.light_records import LightRecords, tidy
 from scool.reproduction.matching import conflicts
 from scool.reproduction.plan import Job
-from scool.run.config import RunConfig, execute
-from scool.run.loop import Interrupted
+from scool.sweep.runner import State, claim_run, folder_state, run_in_folder, run_list
 
 Watch = Callable[[Job], AbstractContextManager[Recorder]]
 
@@ -71,22 +67,16 @@ class TimeLeft:
         return sum(sum(m) / len(m) for m in means)
 
 
-State = Literal["new", "started", "over"]
-
-
 def state_of(job: Job) -> State:
     """How far a run has come.
 
     Raises:
         RunError: its folder holds something else.
     """
-    file = job.folder / "run.json"
-    if not file.is_file():
-        if is_taken(job.folder) and not file.is_file():  # nobody has begun it meanwhile
-            raise RunError(f"{job.folder} is in the way: it is not a run of this command")
-        return "new"
-    header = RunFolder(job.folder).header
-    config = header.get("config") or {}
+    state = folder_state(job.folder)
+    if state == "missing":
+        return state
+    config = RunFolder(job.folder).header.get("config") or {}
     wrong = conflicts(config, job.config.to_dict())
     settings = config.get("settings") or {}
     for name in ("rounds", "seed"):
@@ -99,7 +89,12 @@ def state_of(job: Job) -> State:
             f"{job.folder} was made with {name} = {before!r}, not {now!r}: choose another --out, "
             "or move that folder away (--results still reads it)"
         )
-    return "over" if header.get("status") in ("finished", "diverged") else "started"
+    return state
+
+
+def is_over(job: Job) -> bool:
+    """Whether nothing is left to do, because the run ended or diverged."""
+    return state_of(job) in ("over", "diverged")
 
 
 def check_whole(job: Job) -> None:
@@ -133,7 +128,7 @@ def run_jobs(
     todo: list[Job] = []
     left = TimeLeft()
     for job in jobs:
-        if state_of(job) == "over":
+        if is_over(job):
             check_whole(job)
             tidy(job.folder)  # a kill may have come between the end of the run and this
             rows = RunFolder(job.folder).rows("timing.jsonl")
@@ -144,44 +139,27 @@ def run_jobs(
         first = todo[0].config.settings
         resolve_device(first.device)
         shelf.federation(first.data, first.seed)
-    made = 0
-    for number, job in enumerate(todo):
-        with claim(job.folder) as is_ours:
-            name = f"run {number + 1} of {len(todo)}"
-            if not is_ours:
-                say(f"{name} is left to the process that is at it: {job.name}", None)
-                continue
-            state = state_of(job)
-            if state == "over":  # another process was faster
-                continue
-            words = "goes on" if state == "started" else "starts"
-            rest = [job, *(j for j in todo[number + 1 :] if state_of(j) != "over")]
-            say(f"{name} {words}: {job.name}", left.of(rest))
-            began = time.monotonic()
-            try:
-                _run(job, state == "started", shelf, watch)
-            except Interrupted as stop:
-                text = str(stop).partition("`scool resume")[0]
-                raise Interrupted(f"{text}the same command goes on") from None
+
+    def run(job: Job, state: State) -> None:
+        began = time.monotonic()
+        _run(job, state, shelf, watch)
         left.add(job, time.monotonic() - began)
-        made += 1
-    return made
+
+    def tell(number: int, state: State | None) -> None:
+        job, run = todo[number], f"run {number + 1} of {len(todo)}"
+        if state is None:
+            say(f"{run} is left to the process that is at it: {job.name}", None)
+            return
+        rest = [job, *(j for j in todo[number + 1 :] if not is_over(j))]
+        say(f"{run} {'goes on' if state == 'begun' else 'starts'}: {job.name}", left.of(rest))
+
+    go_on = "the state is saved, the same command goes on"
+    return run_list(todo, state_of, run, go_on, claim=lambda job: claim_run(job.folder), say=tell)
 
 
-def _run(job: Job, resume: bool, shelf: Shelf, watch: Watch) -> None:
-    config: RunConfig = job.config
-    seed = config.settings.seed
-    federation = shelf.federation(config.settings.data, seed)
-    light = LightRecords(federation, config.settings.rounds, pictures=job.has_pictures)
-    try:
-        with watch(job) as console:
-            execute(
-                config,
-                out=job.folder,
-                resume=resume,
-                recorders=[console, light],
-                federation=federation,
-            )
-    except QuarantineError as error:
-        RunWriter.open(job.folder).update_header(status="diverged", reason=str(error))
+def _run(job: Job, state: State, shelf: Shelf, watch: Watch) -> None:
+    federation = shelf.federation(job.config.settings.data, job.config.settings.seed)
+    light = LightRecords(federation, job.config.settings.rounds, pictures=job.has_pictures)
+    with watch(job) as console:
+        run_in_folder(job.config, job.folder, state, federation, [console, light])
     tidy(job.folder)

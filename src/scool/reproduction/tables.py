@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from scool.columns import Column, shown
 from scool.display.figure import as_csv
-from scool.display.tables import human_bytes
 from scool.errors import RunError
 from scool.recording.disk import write_bytes
 from scool.reproduction.measured import SAME_RUN
@@ -81,7 +81,8 @@ def _cells(rows: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
     head += ["paper", "± clients", "difference"] if has_paper else []
     if has_change:
         head += ["against", "change"] if len(references) > 1 else [f"− {references[0]}"]
-    head += ["L1", "epochs", "sent"]
+    numbers = [c for c in shown("paper") if any(row[c.name] is not None for row in rows)]
+    head += [column.words.removeprefix("graph ") for column in numbers]
     lines: list[list[str]] = []
     for row in rows:
         line = [row["title"], _ours(row), number(row["std_clients"]), number(row["std_seeds"])]
@@ -94,12 +95,13 @@ def _cells(rows: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
         if has_change:
             line += [row["against"] or "–"] if len(references) > 1 else []
             line.append(_judged(row["change"], row["change_verdict"]))
-        sent = row["bytes_sent"]
-        digits = 0 if (row["epochs"] or 0) >= 10 else 1
-        line += [number(row["graph_l1"], 3), number(row["epochs"], digits)]
-        line.append("–" if sent is None else human_bytes(sent))
-        lines.append(line)
+        lines.append(line + [_told(column, row[column.name]) for column in numbers])
     return head, lines
+
+
+def _told(column: Column, value: float | None) -> str:
+    is_small = column.name == "epochs" and (value or 0) < 10
+    return number(value, int(is_small)) if column.name == "epochs" else column.text(value, "–")
 
 
 def _ours(row: Summary) -> str:

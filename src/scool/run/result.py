@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from scool.columns import LAST
 from scool.data.federation import Federation
 from scool.errors import require, unknown
 from scool.models import unstack
@@ -147,11 +148,7 @@ class Result:
             "rounds": self.rounds,
             "seed": self.seed,
             "seconds": round(self.seconds, 3),
-            "train_loss": last.get("train_loss"),
-            "test_loss": last.get("test_loss"),
-            "graph_l1": last.get("graph_l1"),
-            "graph_ari": last.get("graph_ari"),
-            "elbo": last.get("elbo"),
+            **{column.name: last.get(column.field) for column in LAST},
             "bytes_sent": self.bytes_sent,
             "messages": self.messages,
             "epochs": self.epochs,

@@ -1,38 +1,43 @@
 """Several methods, same clients, same seeds: a fair comparison."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from scool.columns import COLUMNS
 from scool.contracts import Recorder
 from scool.data.catalogue import load
 from scool.data.federation import Federation
-from scool.errors import ConfigError, DataError, QuarantineError, RunError, require, unknown
+from scool.errors import ConfigError, DataError, RunError, require, unknown
 from scool.learning.local_sgd import LocalSGD
-from scool.recording.damage import OtherVersion, check_format
-from scool.recording.disk import read_text, write_json
-from scool.recording.folder import RunFolder, is_taken, make_folder
-from scool.recording.lines import BOOL, OBJECT, TEXT, TEXTS, WHOLE, Kind, check_kinds
-from scool.recording.seals import SEAL, check_seal, with_seal
+from scool.recording.disk import write_json
+from scool.recording.lines import BOOL, OBJECT, TEXTS, WHOLE, Kind
+from scool.recording.seals import with_seal
 from scool.recording.tensors import damaged
-from scool.recording.writer import RunWriter
 from scool.run.config import (
     BETWEEN,
     RunConfig,
     Settings,
     default_run,
-    execute,
     with_recipe,
 )
-from scool.run.loop import Interrupted
 from scool.run.migrations import check_gone, modern
 from scool.run.options import as_dict, with_options
 from scool.run.prepare import prepare_data
 from scool.run.recipes import METHODS
 from scool.run.result import Result
+from scool.sweep.runner import (
+    Diverged,
+    State,
+    claim_all,
+    folder_state,
+    read_about,
+    run_in_folder,
+    run_list,
+)
 
+ABOUT = "compare.json"
 OLD, FORMAT = "scool-compare-1", "scool-compare-2"
 
 
@@ -57,32 +62,6 @@ def choose_methods(words: str, settings: Settings) -> tuple[tuple[str, ...], lis
     reasons = {c.method: why_not(c, federation, settings.seed) for c in configs}
     notes = [f"{method} is left out: {why}" for method, why in reasons.items() if why]
     return tuple(method for method, why in reasons.items() if not why), notes
-
-
-@dataclass(frozen=True)
-class Diverged:
-    """A run that ended because nobody was left whose numbers are finite."""
-
-    method: str
-    seed: int
-    reason: str
-    federation: Federation
-    run_dir: Path
-
-    def summary(self) -> dict[str, Any]:
-        """The keys of a result's summary, without the numbers that there are none of."""
-        numbers = ("accuracy_mean", "accuracy_std", "seconds", "graph_l1", "graph_ari", "elbo")
-        costs = ("rounds", "bytes_sent", "messages", "epochs", "train_loss", "test_loss")
-        return {
-            "method": self.method,
-            "dataset": self.federation.name,
-            "clients": self.federation.num_clients,
-            "seed": self.seed,
-            **dict.fromkeys(numbers + costs),
-            "quarantined": {},
-            "run_dir": str(self.run_dir),
-            "diverged": self.reason,
-        }
 
 
 @dataclass(frozen=True)
@@ -156,112 +135,92 @@ class Comparison:
         )
 
 
+class _Job(NamedTuple):
+    config: RunConfig
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+
 def run_comparison(
-    comparison: Comparison,
-    out: Path,
-    recorders: Sequence[Recorder] = (),
-    report: Callable[[Result], None] = lambda result: None,
+    comparison: Comparison, out: Path, recorders: Sequence[Recorder] = ()
 ) -> dict[str, list[Result | Diverged]]:
     """Run what has not been run yet; results by method, one a seed.
 
     The folder gets `compare.json` and a run folder a method and seed. Started again on the same
     folder, it continues where it stopped. A method that diverges does not stop the others.
     """
-    settings = comparison.settings
-    results: dict[str, list[Result | Diverged]] = {method: [] for method in comparison.methods}
-    for seed in range(settings.seed, settings.seed + comparison.seeds):
-        federation = load(settings.data, seed)
-        configs = comparison.runs(seed)
-        for config in configs:
-            if reason := why_not(config, federation, seed):
-                raise ConfigError(
-                    f"method {config.method!r} is not possible here: {reason}. Leave it out, or "
-                    "name `all` for those that are possible"
-                )
-        _claim(comparison, out)
-        for config in configs:
-            folder = out / (config.method if comparison.seeds == 1 else f"{config.method}-{seed}")
-            try:
-                result = _run(config, folder, federation, recorders)
-            except Interrupted as stop:
-                raise Interrupted(
-                    f"{stop}; `scool resume {out}` continues the comparison"
-                ) from None
-            results[config.method].append(result)
-            if isinstance(result, Result):
-                report(result)
+    first, many = comparison.settings.seed, comparison.seeds > 1
+    seeds = range(first, first + comparison.seeds)
+    federations = {seed: _possible(comparison, seed) for seed in seeds}
+    jobs = [
+        _Job(config, out / (f"{config.method}-{seed}" if many else config.method))
+        for seed in seeds
+        for config in comparison.runs(seed)
+    ]
+    done: dict[Path, Result | Diverged] = {}
+
+    def run(job: _Job, state: State) -> None:
+        federation = federations[job.config.settings.seed]
+        done[job.folder] = run_in_folder(job.config, job.folder, state, federation, recorders)
+
+    with claim_all(out, ABOUT) as is_begun:
+        _keep(comparison, out, is_begun)
+        go_on = f"`scool resume {out}` continues the comparison"
+        run_list(jobs, lambda job: folder_state(job.folder), run, go_on)
+        results: dict[str, list[Result | Diverged]] = {method: [] for method in comparison.methods}
+        for job in jobs:
+            if job.folder not in done:  # it was over; its records say what came out
+                run(job, folder_state(job.folder))
+            results[job.config.method].append(done[job.folder])
     return results
 
 
-def _run(
-    config: RunConfig, folder: Path, federation: Federation, recorders: Sequence[Recorder]
-) -> Result | Diverged:
-    """One run of a comparison: a new one, the rest of one, or what is known of one that is over."""
-    started = (folder / "run.json").exists()
-    if not started and is_taken(folder):
-        raise RunError(f"{folder} is in the way: it is not a run of this comparison")
-    header = RunFolder.open(folder).header if started else {}
-    seed = config.settings.seed
-    if header.get("status") == "diverged":
-        return Diverged(config.method, seed, header["reason"], federation, folder)
-    try:
-        return execute(
-            config, out=folder, resume=started, recorders=recorders, federation=federation
-        )
-    except QuarantineError as error:
-        if config.settings.strict:
-            raise
-        RunWriter.open(folder).update_header(status="diverged", reason=str(error))
-        return Diverged(config.method, seed, str(error), federation, folder)
+def _possible(comparison: Comparison, seed: int) -> Federation:
+    """The federation of a seed, on which every method can run."""
+    federation = load(comparison.settings.data, seed)
+    for config in comparison.runs(seed):
+        if reason := why_not(config, federation, seed):
+            raise ConfigError(
+                f"method {config.method!r} is not possible here: {reason}. Leave it out, or "
+                "name `all` for those that are possible"
+            )
+    return federation
 
 
-def read_comparison(folder: Path) -> Comparison:
-    """The comparison that a folder was made with."""
-    path = folder / "compare.json"
-    try:
-        values = json.loads(read_text(path))
-        check_kinds(values, {"format": TEXT})
-        check_format(values["format"], OLD, FORMAT)
-        check_kinds(values, _FIELDS, optional=("figures",))
-        if values["format"] == FORMAT or SEAL in values:
-            check_seal(values)
-        return Comparison.from_dict(values)
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}") from error
-    except OtherVersion as error:
-        raise damaged(path, error) from error
-    except (ValueError, RecursionError, ConfigError) as error:
-        raise RunError(
-            f"{path} is damaged, or of another version: {error}. Bring back a whole copy of it, "
-            "or start the comparison anew in another folder"
-        ) from error
-
-
-_FIELDS: dict[str, Kind] = {
-    "format": TEXT,
-    "methods": TEXTS,
-    **dict.fromkeys(("settings", "sgd", "options"), OBJECT),
-    "seeds": WHOLE,
-    "figures": BOOL,
-}
-
-
-def _claim(comparison: Comparison, out: Path) -> None:
-    """A folder of this comparison: a new one, or one that holds the same comparison."""
-    if (out / "compare.json").exists():
+def _keep(comparison: Comparison, out: Path, is_begun: bool) -> None:
+    """Write what the folder is for, unless it says so already."""
+    if is_begun:
         begun = read_comparison(out)
         if replace(begun, figures=comparison.figures).to_dict() != comparison.to_dict():
             raise RunError(
                 f"out = {str(out)!r} holds another comparison: continue that one with "
                 f"`scool resume {out}`, or choose another --out"
             )
-        if begun.figures != comparison.figures:  # the last wish counts; no number depends on it
-            write_json(out / "compare.json", with_seal(comparison.to_dict()))
-        return
-    if is_taken(out):
-        raise RunError(f"out = {str(out)!r} exists already: choose another --out")
-    make_folder(out)
-    write_json(out / "compare.json", with_seal(comparison.to_dict()))
+        if begun.figures == comparison.figures:  # else the last wish counts; no number depends
+            return
+    write_json(out / ABOUT, with_seal(comparison.to_dict()))
+
+
+def read_comparison(folder: Path) -> Comparison:
+    """The comparison that a folder was made with."""
+    path = folder / ABOUT
+    remedy = "Bring back a whole copy of it, or start the comparison again in another folder"
+    values = read_about(path, (OLD, FORMAT), _FIELDS, ("figures",), remedy)
+    try:
+        return Comparison.from_dict(values)
+    except ConfigError as error:
+        raise damaged(path, error, remedy) from error
+
+
+_FIELDS: dict[str, Kind] = {
+    "methods": TEXTS,
+    **dict.fromkeys(("settings", "sgd", "options"), OBJECT),
+    "seeds": WHOLE,
+    "figures": BOOL,
+}
 
 
 def summarise(results: Sequence[Result | Diverged]) -> dict[str, Any]:
@@ -272,10 +231,10 @@ def summarise(results: Sequence[Result | Diverged]) -> dict[str, Any]:
     merged = dict(summaries[0])
     for name in sorted({name for s in summaries for name in s}):
         values: list[Any] = [s.get(name) for s in summaries]
-        if name.endswith(("_mean", "_std", "_l1", "_ari", "_loss")) or name in _MEANS:
-            merged[name] = None if None in values else sum(values) / len(values)
-        elif name in ("bytes_sent", "messages"):
-            merged[name] = None if None in values else round(sum(values) / len(values))
+        if name.endswith(("_mean", "_std")) or name in _MEANS:
+            mean = None if None in values else sum(values) / len(values)
+            is_whole = all(isinstance(value, int) for value in values)
+            merged[name] = round(mean) if mean is not None and is_whole else mean
         elif name == "quarantined":
             merged[name] = {k: v for s in summaries for k, v in s[name].items()}
         elif name == "run_dir":
@@ -286,7 +245,7 @@ def summarise(results: Sequence[Result | Diverged]) -> dict[str, Any]:
     return merged
 
 
-_MEANS = ("elbo", "seconds", "epochs")
+_MEANS = {column.name for column in COLUMNS if column.name != "rounds"}
 
 
 def _stopped(result: Result | Diverged) -> str | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from scool.columns import flatten_options
 from scool.errors import ConfigError, nearest, require
 from scool.learning.local_sgd import LocalSGD
 from scool.randomness import generator
@@ -63,7 +64,8 @@ class Search:
 
     def _defaults(self, method: str) -> Options:
         """Every option of a method with its default."""
-        return _flat(as_dict(self._algorithm(method)))
+        options = flatten_options(as_dict(self._algorithm(method)))
+        return {name.rpartition(".")[2]: value for name, value in options.items()}
 
     def space_of(self, method: str) -> dict[str, list[Any]]:
         """Those options that the method has."""
@@ -129,14 +131,6 @@ def words(options: Options) -> str:
     'lr=0.1 topology=ring'
     """
     return " ".join(f"{option}={value}" for option, value in options.items())
-
-
-def _flat(values: Mapping[str, Any]) -> Options:
-    """Options of parts beside those of the whole, as `with_options` knows them."""
-    flat: Options = {}
-    for name, value in values.items():
-        flat |= _flat(value) if isinstance(value, Mapping) else {name: value}
-    return flat
 
 
 def _grid(space: Mapping[str, Sequence[Any]]) -> list[Options]:

@@ -2,18 +2,16 @@
 
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scool.contracts import Recorder
 from scool.data.catalogue import load
 from scool.data.federation import Federation
-from scool.errors import ConfigError, DataError, QuarantineError, RunError
-from scool.recording.damage import check_format
-from scool.recording.disk import read_text, sync, write_json
-from scool.recording.folder import is_taken, make_folder
+from scool.errors import BROKEN_DATA, ConfigError, DataError, QuarantineError, RunError
+from scool.recording.disk import sync, write_json
 from scool.recording.lines import (
     LIST,
     NUMBER,
@@ -26,15 +24,15 @@ from scool.recording.lines import (
     read_lines,
 )
 from scool.recording.log import Log
-from scool.recording.seals import SEAL, check_seal, first_link, identity_seal, with_seal
+from scool.recording.seals import first_link, identity_seal, with_seal
 from scool.recording.tensors import damaged
 from scool.run.config import RunConfig, Settings, execute
-from scool.run.loop import Interrupted
 from scool.run.migrations import modern
 from scool.run.options import as_dict, with_options
 from scool.run.result import finite, spread
 from scool.sweep.compare import why_not
-from scool.sweep.search import Options, Search
+from scool.sweep.runner import State, claim_all, read_about, run_list
+from scool.sweep.search import Options, Search, words
 
 
 def judged_by_validation(federation: Federation) -> Federation:
@@ -56,10 +54,7 @@ def judged_by_validation(federation: Federation) -> Federation:
 
 
 def run_search(
-    search: Search,
-    out: Path,
-    recorders: Sequence[Recorder] = (),
-    report: Callable[[Mapping[str, Any]], None] = lambda row: None,
+    search: Search, out: Path, recorders: Sequence[Recorder] = ()
 ) -> list[dict[str, Any]]:
     """Run what has not been run yet; what was chosen for each method.
 
@@ -75,30 +70,46 @@ def run_search(
         config = replace(search.config(method, {}, seed), method=method)
         if reason := why_not(config, federation, seed):
             raise ConfigError(f"method {method!r} is not possible here: {reason}. Leave it out")
-    log, about = _claim(search, out)
-    known = {_key(row["method"], row["options"], row["seed"]): row for row in log.rows}
-    for method in search.methods:
-        for options, seed in itertools.product(search.candidates(method), federations):
-            if (key := _key(method, options, seed)) in known:
-                continue
-            config = search.config(method, options, seed)
-            try:
-                score = _score(config, federations[seed], recorders)
-            except KeyboardInterrupt:
-                raise Interrupted(
-                    f"stopped; {len(known)} finished runs are kept in {out}: the same `scool tune` "
-                    "with that --out goes on"
-                ) from None
-            known[key] = {"method": method, "options": options, "seed": seed} | score
-            log.append(known[key])
-            report(known[key])
-    chosen = [_choose(search, method, known, list(federations)) for method in search.methods]
-    _write(out, about | {"status": "finished", "chosen": chosen})
+    trials = [
+        _Trial(method, options, seed)
+        for method in search.methods
+        for options, seed in itertools.product(search.candidates(method), federations)
+    ]
+    with claim_all(out, ABOUT) as is_begun:
+        log, about = _open(search, out, is_begun)
+        known = {_Trial(row["method"], row["options"], row["seed"]).key: row for row in log.rows}
+
+        def run(trial: _Trial, state: State) -> None:
+            config = search.config(*trial)
+            row = trial._asdict() | _score(config, federations[trial.seed], recorders)
+            known[trial.key] = row
+            log.append(row)
+
+        run_list(
+            trials,
+            lambda trial: "over" if trial.key in known else "missing",
+            run,
+            f"they are kept in {out}: the same `scool tune` with that --out goes on",
+        )
+        chosen = [_choose(search, method, known, list(federations)) for method in search.methods]
+        _write(out, about | {"status": "finished", "chosen": chosen})
     return chosen
 
 
-def _key(method: str, options: Options, seed: int) -> str:
-    return json.dumps([method, options, seed], sort_keys=True)
+class _Trial(NamedTuple):
+    """A candidate with one seed: one run, and one line of the log."""
+
+    method: str
+    options: Options
+    seed: int
+
+    @property
+    def key(self) -> str:
+        return json.dumps(self, sort_keys=True)
+
+    @property
+    def name(self) -> str:
+        return f"{self.method} {words(self.options)} seed={self.seed}"
 
 
 def _score(
@@ -111,7 +122,7 @@ def _score(
         return {"score": None, "spread": None, "problem": str(error)}
     score, lost = result.score, result.summary()["quarantined"]
     # whose data are no numbers is lost with every candidate; who breaks in training, with this one
-    broken = [client for client, reason in lost.items() if reason.startswith("loss or model")]
+    broken = [client for client, reason in lost.items() if reason != BROKEN_DATA]
     if broken or result.history[-1].get("diverged"):
         who = f"clients {', '.join(broken)}" if broken else "some clients"
         return {"score": None, "spread": None, "problem": f"{who} diverged"}
@@ -125,7 +136,7 @@ def _choose(
     """The candidate with the best mean over the seeds; one that diverged is never chosen."""
     tried: list[dict[str, Any]] = []
     for options in search.candidates(method):
-        mine = [runs[_key(method, options, seed)] for seed in seeds]
+        mine = [runs[_Trial(method, options, seed).key] for seed in seeds]
         means = {name: _mean([row[name] for row in mine]) for name in ("score", "spread")}
         problems = sorted({row["problem"] for row in mine if row["problem"]})
         tried.append({"options": options, **means, "runs": len(mine), "problems": problems})
@@ -164,33 +175,31 @@ def _at_the_edge(chosen: Options, tried: list[dict[str, Any]]) -> list[str]:
 
 
 OLD, FORMAT = "scool-tune-1", "scool-tune-2"
-LOG = "tune.jsonl"
+ABOUT, LOG = "tune.json", "tune.jsonl"
+REMEDY = "Bring back a whole copy of it, or search again in another folder"
 
 
 def _write(out: Path, values: Mapping[str, Any]) -> None:
     sync([out / LOG])
-    write_json(out / "tune.json", with_seal(values))
+    write_json(out / ABOUT, with_seal(values))
 
 
-def _claim(search: Search, out: Path) -> tuple[Log, dict[str, Any]]:
+def _open(search: Search, out: Path, is_begun: bool) -> tuple[Log, dict[str, Any]]:
     """The log of finished runs, and what `tune.json` says of a search that is not finished."""
     about: dict[str, Any] = {"format": FORMAT, "search": search.to_dict(), "status": "running"}
-    if (out / "tune.json").exists():
-        before = _read(out)
-        if not _is_same(before.get("search"), search):
-            raise RunError(f"out = {str(out)!r} holds another search: choose another --out")
-        about["run"] = before.get("run") or identity_seal(before["search"])
-        log = Log(out / LOG, about["run"], _finished(out, before))
-        if "run" not in before:  # of an older version, which sealed nothing
-            _write(out, about)
-        log.rewrite()  # the next line begins on a line of its own
-        return log, about
-    if is_taken(out):
-        raise RunError(f"out = {str(out)!r} exists already: choose another --out")
-    make_folder(out)
-    about["run"] = identity_seal(json.loads(json.dumps(search.to_dict())))
-    _write(out, about)
-    return Log(out / LOG, about["run"]), about
+    if not is_begun:
+        about["run"] = identity_seal(json.loads(json.dumps(search.to_dict())))
+        _write(out, about)
+        return Log(out / LOG, about["run"]), about
+    before = _read(out)
+    if not _is_same(before.get("search"), search):
+        raise RunError(f"out = {str(out)!r} holds another search: choose another --out")
+    about["run"] = before.get("run") or identity_seal(before["search"])
+    log = Log(out / LOG, about["run"], _finished(out, before))
+    if "run" not in before:  # of an older version, which sealed nothing
+        _write(out, about)
+    log.rewrite()  # the next line begins on a line of its own
+    return log, about
 
 
 def _is_same(before: Any, search: Search) -> bool:
@@ -240,20 +249,7 @@ def _is_unsealed(path: Path) -> bool:
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    path = folder / "tune.json"
-    try:
-        values = json.loads(read_text(path))
-        check_kinds(values, {"format": TEXT})
-        check_format(values["format"], OLD, FORMAT)
-        if values["format"] == FORMAT or SEAL in values:
-            check_kinds(values, {"run": TEXT, SEAL: TEXT})
-            check_seal(values)
-    except OSError as error:
-        why = error.strerror
-        raise RunError(f"{path} cannot be read ({why}): give a folder of `scool tune`") from error
-    except (ValueError, RecursionError) as error:
-        raise _damaged(folder, error) from error
-    return values
+    return read_about(folder / ABOUT, (OLD, FORMAT), {"run": TEXT}, ("run",), REMEDY)
 
 
 def check_search(folder: Path) -> None:
@@ -299,5 +295,4 @@ def searched_data(folder: Path) -> dict[str, Any]:
 
 
 def _damaged(folder: Path, error: Exception) -> RunError:
-    remedy = "Bring back a whole copy of it, or search again in another folder"
-    return damaged(folder / "tune.json", error, remedy)
+    return damaged(folder / ABOUT, error, REMEDY)

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from scool.display.differences import flat, group_runs, options_of
+from scool.columns import flatten_options, shown
+from scool.display.differences import group_runs, options_of
 from scool.display.layout import learned_order, positions
 from scool.display.order import known_order
 from scool.display.page.pack import pack_graphs, pack_matrix, rounded
@@ -56,6 +57,7 @@ def page_content(records: Sequence[RunRecord], title: str, problems: Sequence[st
         "runs": runs,
         "federations": federations,
         "problems": list(problems),
+        "columns": [column._asdict() for column in shown("page")],
         **_configuration(groups, records),
     }
     return Content(rounded(values), blobs)
@@ -117,7 +119,8 @@ def _short(score: float | None) -> float | None:
 def _traces(record: RunRecord) -> dict[str, Any]:
     """What a round says about the graph and the traffic, column by column."""
     found: dict[str, Any] = {"rounds": [row["round"] for row in record.rows]}
-    for name in ("graph_l1", "graph_ari", "elbo", "edges", "bytes", "messages", "blocks"):
+    spent_or_reached = (c.field for c in shown("page") if c.of != "run")
+    for name in (*spent_or_reached, "elbo", "edges", "blocks"):
         values = [row.get(name) for row in record.rows]
         found[name] = values if any(v is not None for v in values) else None
     purposes = sorted({purpose for row in record.rows for purpose in row.get("traffic") or {}})
@@ -217,7 +220,7 @@ def _configuration(
                 label: _word(value) for label, value in values.items() if name in by_label[label]
             }
     header = records[0].header
-    machine = flat({n: header.get(n) or {} for n in ("versions", "hardware")})
+    machine = flatten_options({n: header.get(n) or {} for n in ("versions", "hardware")})
     about = {name: _word(value) for name, value in machine.items() if name}
     command = header.get("command")
     if command:

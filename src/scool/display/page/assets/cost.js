@@ -92,7 +92,7 @@ function drawTraffic() {
     { head: "a round before", value: (p) => split(p, false), text: (p) => bytes(split(p, false)) },
     { head: "a round after", value: (p) => split(p, true), text: (p) => bytes(split(p, true)) },
     { head: "times less", value: ratio, text: (p) => number(ratio(p), 1) },
-    { head: "in all", value: (p) => p.line.figures.bytes, text: (p) => bytes(p.line.figures.bytes) },
+    { head: "in all", value: (p) => p.line.figures.bytes_sent, text: (p) => bytes(p.line.figures.bytes_sent) },
   ], perRound, (p) => key(page.lines.indexOf(p.line)));
 }
 

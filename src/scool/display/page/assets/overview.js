@@ -19,13 +19,9 @@ function drawTable() {
     column("worst client", "worst", scoreText),
     { head: "gain over local", value: meanGain,
       text: (l) => known(meanGain(l)) ? (meanGain(l) > 0 ? "+" : "") + scoreText(meanGain(l)) : "–" },
-    column("graph L1", "l1", (v) => number(v, 3)),
-    column("ARI", "ari", (v) => number(v, 2)),
-    column("rounds", "rounds", whole),
-    column("epochs", "epochs", whole),
-    column("sent", "bytes", bytes),
-    column("messages", "messages", whole),
-    column("time", "seconds", clock),
+    ...page.columns.map((c) => c.name === "seconds" ? column("time", c.name, clock)
+      : column(c.words, c.name, c.form === "bytes" ? bytes : c.form === "count" || c.form === "0" ? whole
+        : (v) => number(v, Number(c.form)))),
     ...(page.lines.some((l) => l.figures.status !== "finished")
       ? [{ head: "state", value: f("status"), text: f("status"), word: true }] : []),
   ], page.lines, (line) => key(page.lines.indexOf(line)));
@@ -79,7 +75,7 @@ function curveTraces(name, x, band, unit) {
 
 function drawCurves() {
   const [x, band, loss] = [byId("x").value, byId("band").value, byId("loss").value];
-  const most = Math.max(1, ...page.lines.map((l) => l.figures.bytes || 0));
+  const most = Math.max(1, ...page.lines.map((l) => l.figures.bytes_sent || 0));
   const unit = unitOf(most);
   const words = X[x] + (x === "bytes" ? ` (${unit.name})` : x === "seconds" ? " (s)" : "");
   const best = [...page.lines].filter((l) => known(l.figures.score))

@@ -1,0 +1,214 @@
+"""The runs of `compare`, `tune` and `reproduce`: a list of jobs, each of which is done once.
+
+A job is remembered by a folder of records or by a line of a log. One that was stopped goes on, one
+that is over is not repeated, and one that diverges is recorded as such while the others go on.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
+
+from scool.columns import COLUMNS
+from scool.contracts import Recorder
+from scool.data.federation import Federation
+from scool.errors import QuarantineError, RunError
+from scool.recording.damage import check_format
+from scool.recording.disk import read_text
+from scool.recording.folder import RunFolder, is_taken, make_folder
+from scool.recording.lines import TEXT, Kind, check_kinds
+from scool.recording.lock import LOCK, holding
+from scool.recording.seals import SEAL, check_seal
+from scool.recording.tensors import damaged
+from scool.recording.writer import RunWriter
+from scool.run.config import RunConfig, execute
+from scool.run.loop import Interrupted
+from scool.run.result import Result
+
+State = Literal["missing", "begun", "over", "diverged"]
+
+
+class Job(Protocol):
+    """One run of a list; its name is for people."""
+
+    @property
+    def name(self) -> str: ...
+
+
+J = TypeVar("J", bound=Job)
+
+
+def run_list(
+    jobs: Sequence[J],
+    state_of: Callable[[J], State],
+    run: Callable[[J, State], None],
+    go_on: str,
+    *,
+    claim: Callable[[J], AbstractContextManager[bool]] = lambda job: nullcontext(True),
+    say: Callable[[int, State | None], None] = lambda number, state: None,
+) -> int:
+    """Run in their order the jobs that are not over and that no other process is at.
+
+    Args:
+        state_of: how far a job has come; RunError where something else is in its way.
+        run: does a job and keeps what came out, so that `state_of` knows it from then on.
+        go_on: how a person continues after a stop, in words.
+        claim: whether a job is ours for the time being.
+        say: hears the number of a job in the list that is run now, and how far it has come; None
+            where another process is at it.
+
+    Returns:
+        how many were run.
+    """
+    made = over = 0
+    for number, job in enumerate(jobs):
+        with claim(job) as is_ours:
+            if not is_ours:
+                say(number, None)
+                continue
+            state = state_of(job)
+            if state in ("over", "diverged"):
+                over += 1
+                continue
+            say(number, state)
+            try:
+                run(job, state)
+            except (KeyboardInterrupt, Interrupted):
+                raise Interrupted(
+                    f"stopped at {job.name}: {over + made} of {len(jobs)} runs are finished; "
+                    f"{go_on}"
+                ) from None
+            made += 1
+    return made
+
+
+# ---------------------------------------------------------------------- a job with a folder
+
+
+@dataclass(frozen=True)
+class Diverged:
+    """A run that ended because nobody was left whose numbers are finite."""
+
+    method: str
+    seed: int
+    reason: str
+    federation: Federation
+    run_dir: Path
+
+    def summary(self) -> dict[str, Any]:
+        """The keys of a result's summary, without the numbers that there are none of."""
+        numbers = ("accuracy_mean", "accuracy_std", *(column.name for column in COLUMNS))
+        return {
+            "method": self.method,
+            "dataset": self.federation.name,
+            "clients": self.federation.num_clients,
+            "seed": self.seed,
+            **dict.fromkeys(numbers),
+            "quarantined": {},
+            "run_dir": str(self.run_dir),
+            "diverged": self.reason,
+        }
+
+
+def folder_state(folder: Path) -> State:
+    """How far the run in a folder has come, by its header.
+
+    Raises:
+        RunError: the folder holds something else.
+    """
+    file = folder / "run.json"
+    if not file.is_file():
+        if is_taken(folder) and not file.is_file():  # nobody has begun it meanwhile
+            raise RunError(f"{folder} is in the way: it is not a run of this command")
+        return "missing"
+    known: dict[str, State] = {"finished": "over", "diverged": "diverged"}
+    return known.get(str(RunFolder(folder).header.get("status")), "begun")
+
+
+def run_in_folder(
+    config: RunConfig,
+    folder: Path,
+    state: State,
+    federation: Federation,
+    recorders: Sequence[Recorder],
+) -> Result | Diverged:
+    """Start a run or continue it; of one that is over, what its records say."""
+    seed = config.settings.seed
+    if state == "diverged":
+        reason = RunFolder(folder).header["reason"]
+        return Diverged(config.method, seed, reason, federation, folder)
+    resume = state != "missing"
+    try:
+        return execute(
+            config, out=folder, resume=resume, recorders=recorders, federation=federation
+        )
+    except QuarantineError as error:
+        if config.settings.strict:
+            raise
+        RunWriter.open(folder).update_header(status="diverged", reason=str(error))
+        return Diverged(config.method, seed, str(error), federation, folder)
+
+
+@contextmanager
+def claim_run(folder: Path) -> Iterator[bool]:
+    """Whether a run is ours for the time being, so that several processes can share one list.
+
+    A lock beside its folder, which need not exist yet, is held while the run lasts.
+    """
+    make_folder(folder.parent)
+    with holding(folder.with_name(f"{folder.name}.lock")) as is_ours:
+        yield is_ours
+
+
+# ---------------------------------------------------------------------- a folder for all jobs
+
+
+@contextmanager
+def claim_all(out: Path, about: str) -> Iterator[bool]:
+    """A folder for the runs of one command, which no other process may write to meanwhile.
+
+    Args:
+        about: the file that says what the folder was made for.
+
+    Yields:
+        whether it is there already.
+
+    Raises:
+        RunError: something else is there, or another process is at it.
+    """
+    if not (out / about).exists() and is_taken(out):
+        raise RunError(f"out = {str(out)!r} exists already: choose another --out")
+    make_folder(out)
+    with holding(out / LOCK) as is_ours:
+        if not is_ours:
+            raise RunError(f"another process is at the runs in {out}: choose another --out")
+        yield (out / about).exists()
+
+
+def read_about(
+    path: Path,
+    formats: tuple[str, str],
+    kinds: Mapping[str, Kind],
+    optional: Sequence[str],
+    remedy: str,
+) -> dict[str, Any]:
+    """What a folder of runs was made for: `compare.json` or `tune.json`.
+
+    Args:
+        formats: an old one, which has no checksum, and that of today.
+    """
+    try:
+        values = json.loads(read_text(path))
+        check_kinds(values, {"format": TEXT})
+        check_format(values["format"], *formats)
+        check_kinds(values, kinds, optional)
+        if values["format"] == formats[-1] or SEAL in values:
+            check_seal(values)
+    except FileNotFoundError:
+        command = formats[-1].split("-")[1]
+        raise RunError(f"{path} is missing: give a folder of `scool {command}`") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise damaged(path, error, remedy) from error
+    return values
