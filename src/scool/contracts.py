@@ -1,7 +1,9 @@
 """Every promise on one page: what a prior, an engine, a method and a recorder are.
 
 Rows of a K x K matrix are receivers, columns are sources: `w[i, j]` says how much client i learns
-FROM client j, everywhere. K is the number of clients, n the number held by this process.
+FROM client j, everywhere. K is the number of clients, n the number held by this process. A graph
+is a matrix or a list of edges (`Matrix`): what is asked with edges is answered with edges, so that
+the work of many clients with few neighbours does not grow with the square of K.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,6 +11,7 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
 from torch import Tensor
 
+from scool.graph.edges import Edges, Matrix
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Pull
 from scool.types import Info, Params, Tree
@@ -28,20 +31,30 @@ def keep(x: Tensor) -> Tensor:
 class Evidence(NamedTuple):
     """What the clients report to the graph after local learning."""
 
-    log_lik: Tensor  # (K, K) log P(D_j | theta_i) as it enters the posterior (minus the mean loss)
-    seen: Tensor  # (K, K) bool: the pairs measured this round; all others enter no sum
+    log_lik: Matrix  # log P(D_j | theta_i) as it enters the posterior (minus the mean loss)
+    seen: Matrix  # bool: the pairs measured this round; all others enter no sum
     uniform: Tensor | float = 0.0  # of the uninformed predictor on D_j (the "uniform" null model)
     updates: Mapping[str, Tensor] | None = None  # theta_i^(t+1/2) - theta^0 of those held here
     owned: Tensor | None = None  # (n,) ids of the clients held here; None: all K
     gather: Callable[[Tensor], Tensor] = keep  # rows of the clients held here -> rows of all K
     total: Callable[[Tensor], Tensor] = keep  # sum over all processes
 
+    @property
+    def pairs(self) -> Edges:
+        """The measured pairs with their log-likelihoods, float64."""
+        seen = Edges.of(self.seen).nonzero_pairs()
+        if isinstance(self.log_lik, Edges):
+            return seen.on(self.log_lik.lookup(seen).double())
+        return seen.on(self.log_lik.cpu().double()[seen.i, seen.j])
 
+
+MatrixT = TypeVar("MatrixT", Edges, Tensor)
 S = TypeVar("S")  # the state of a prior or of a method: a NamedTuple of tensors, trees and states
 
 
 class Prior(Protocol[S]):
-    """P(Y) or P(Y | theta) with its variational family. Pure; the state has a field `w` (K, K)."""
+    """P(Y) or P(Y | theta) with its variational family. Pure; the state has a field `w`, edges or a
+    matrix (K, K)."""
 
     @property
     def mixes(self) -> Mixes:
@@ -67,8 +80,8 @@ class Prior(Protocol[S]):
         """The part of the bound that depends on the graph, a scalar."""
         ...
 
-    def ranking(self, state: S, evidence: Evidence) -> Tensor:
-        """(K, K): a client keeps the columns that are largest here when the graph gets sparse."""
+    def ranking(self, state: S, evidence: Evidence) -> Matrix:
+        """A client keeps the sources that are largest here when the graph gets sparse."""
         ...
 
     def pull(self, state: S, evidence: Evidence) -> Tree | None:
@@ -183,26 +196,26 @@ class Engine(Protocol):
         """(c, ...) by weights (T, c, m); an update of weight 0 does not count, whatever it is."""
         ...
 
-    def mix(self, w: Tensor, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:
+    def mix(self, w: Matrix, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:
         """out_i = sum_j w_ij x_j over the nonzero w_ij; the share of a client in quarantine goes to
-        the rest of the row. w is (K, K) and finite, which is checked; signs and sums of rows are
+        the rest of the row. w is finite, which is checked; signs and sums of rows are
         the method's own business. `overwrite`: the result may take the place of the tree in
         memory."""
         ...
 
-    def fetch(self, tree: Tree, pairs: Tensor) -> None:
-        """x_j travels to client i for the pairs (i, j) (K, K) bool, to be looked at. The verbs for
+    def fetch(self, tree: Tree, pairs: Matrix) -> None:
+        """x_j travels to client i for the pairs (i, j), to be looked at. The verbs for
         what has met (`inner`, `squared_distances`, `mix` of what is held) may then use it."""
         ...
 
-    def cross_loss(self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int) -> Tensor:
-        """(K, K) mean loss of theta_i on a draw of D_j for the pairs asked for, NaN elsewhere."""
+    def cross_loss(self, theta: Tree, pairs: MatrixT, draw: CrossDraw, round: int) -> MatrixT:
+        """The mean loss of theta_i on a draw of D_j for the pairs asked for, NaN elsewhere."""
         ...
 
     def peer_loss(
-        self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int, split: Split = "train"
-    ) -> Tensor:
-        """(K, K) mean loss of theta_j on a draw of D_i for the pairs (i, j) asked for, NaN
+        self, theta: Tree, pairs: MatrixT, draw: CrossDraw, round: int, split: Split = "train"
+    ) -> MatrixT:
+        """The mean loss of theta_j on a draw of D_i for the pairs (i, j) asked for, NaN
         elsewhere: client i fetches the models of its peers and keeps the numbers for itself."""
         ...
 

@@ -67,6 +67,17 @@ def uniform(key: int, clients: Tensor, shape: tuple[int, ...]) -> Tensor:
     return (_shift(bits, 11).double() * 2.0**-53).view(len(clients), *shape)
 
 
+def uniform_of_pairs(key: int, clients: Tensor, columns: Tensor) -> Tensor:
+    """(E,) entry `columns[e]` of the row that `uniform` draws for `clients[e]`.
+
+    >>> rows = uniform(7, torch.arange(3), (4,))
+    >>> bool(uniform_of_pairs(7, torch.tensor([2]), torch.tensor([1]))[0] == rows[2, 1])
+    True
+    """
+    bits = _mix(_mix(clients.long() * _GOLDEN + _signed(key)) + (columns + 1) * _GOLDEN)
+    return _shift(bits, 11).double() * 2.0**-53
+
+
 def uniform_along(stream: Tensor, key: int, shape: tuple[int, ...]) -> Tensor:
     """Uniform numbers in [0, 1) of one stream, a scalar tensor: float64 of that shape.
 

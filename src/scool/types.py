@@ -1,7 +1,7 @@
 """Names for the shapes that travel between the rooms. Aliases only."""
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -11,5 +11,6 @@ Params: TypeAlias = dict[str, Tensor]
 Tree: TypeAlias = dict[str, Tensor]
 """The parameters of n clients, one tensor a name, client axis first: `(n, *shape)`."""
 
-Info: TypeAlias = Mapping[str, "Tensor | float"]
-"""What a person may want to see of a round: small tensors and numbers by name."""
+Info: TypeAlias = Mapping[str, Any]
+"""What a person may want to see of a round, by name: numbers, small tensors, and the graph: a
+tensor, or the edges of many clients."""

@@ -6,8 +6,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from scool.graph.candidates import choose_candidates, hearsay, num_candidates, turns
+from scool.graph import candidates
+from scool.graph.candidates import Circle, hearsay, num_candidates
+from scool.graph.edges import Edges
 from scool.graph.sparsify import best_columns
+
+
+def choose_candidates(w: Tensor, tried: Tensor, active: Tensor, count: int, **options) -> Tensor:
+    """On matrices."""
+    pairs = (Edges.of(w), Edges.of(tried))
+    return candidates.choose_candidates(*pairs, active, count, **options).dense()
+
+
+def turns(num_clients: int, seed: int, passed: int) -> Tensor:
+    """(K, K) how many others come before j when i meets strangers, after `passed` meetings."""
+    circle, ids = Circle(num_clients, seed, passed), torch.arange(num_clients)
+    return circle.next(ids, 0, num_clients).argsort(dim=1)
 
 
 def nothing(K: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -96,11 +110,12 @@ def test_hints_of_the_trusted_count_more() -> None:
 def test_hearsay_is_the_product_of_the_best_with_what_they_tell() -> None:
     rng = torch.Generator().manual_seed(1)
     w = torch.rand(30, 30, generator=rng, dtype=torch.float64)
-    trust, peer = w.topk(6, dim=1)
-    told = torch.where(w >= trust[:, -1:], w, 0.0)
-    best = torch.where(w >= trust[:, 2:3], w, 0.0)
-    torch.testing.assert_close(hearsay(trust, peer, 3), best @ told + best.T)
-    assert not bool(hearsay(torch.zeros(4, 2), torch.zeros(4, 2).long(), 1).any())
+    told = Edges.of(w)
+    told = told.take(told.top(6))
+    best = told.take(told.top(3))
+    expected = best.dense() @ told.dense() + best.dense().T
+    torch.testing.assert_close(hearsay(told, best).dense(), expected)
+    assert not hearsay(Edges.none(4, 0.0), Edges.none(4, 0.0)).count
 
 
 def test_the_last_round_measures_the_best_known_once_more() -> None:

@@ -5,8 +5,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scool.graph.normalise import mixing_weights, without
-from scool.graph.sparsify import draw_peers, keep_top, num_kept
+from scool.graph import sparsify
+from scool.graph.edges import Edges
+from scool.graph.normalise import edges_without, mixing_weights, without
+from scool.graph.sparsify import keep_best, keep_top, num_kept
+
+
+def draw_peers(w, count, allowed, key, keep_self=True):
+    """On matrices."""
+    few = Edges.of(w.where(allowed, 0.0))
+    return sparsify.draw_peers(few, count, key, keep_self).dense()
 
 
 @pytest.mark.parametrize(
@@ -25,6 +33,9 @@ def test_exactly_count_columns_survive_and_they_are_the_best(
     rank = torch.rand(K, K, generator=torch.Generator().manual_seed(seed))
     everyone = torch.ones(K, K, dtype=torch.bool)
     kept = keep_top(rank, count, everyone, keep_self=own)
+    listed = Edges.complete(K)
+    found = keep_best(listed.on(rank[listed.i, listed.j]), count, keep_self=own)
+    assert torch.equal(found.dense(), kept)
     for i in range(K):
         candidates = [j for j in range(K) if not (own and j == i)]
         best = sorted(candidates, key=lambda j: -float(rank[i, j]))[:count]
@@ -46,13 +57,13 @@ def test_ties_go_to_the_smaller_index_and_forbidden_columns_never_survive() -> N
 def test_mixing_weights_by_hand() -> None:
     w = torch.tensor([[0.5, 0.25, 0.25], [0.2, 0.2, 0.4], [0.0, 0.0, 0.0]]).double()
     neighbours = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 1, 1]]).bool()
-    gated = mixing_weights(w, neighbours, "gated")
+    gated = mixing_weights(Edges.of(w * neighbours), "gated")
     expected = [[2 / 3, 1 / 3, 0], [0.25, 0.25, 0.5], [0, 0, 1]]
-    torch.testing.assert_close(gated.weights, torch.tensor(expected).double())
+    torch.testing.assert_close(gated.weights.dense(), torch.tensor(expected).double())
     assert gated.fallback.tolist() == [False, False, True]
-    full = mixing_weights(w, neighbours, "full", "paper")
+    full = mixing_weights(Edges.of(w * neighbours), "full", "paper")
     expected = [[1, 0.25, 0], [0.2, 1, 0.4], [0, 0, 1]]
-    torch.testing.assert_close(full.weights, torch.tensor(expected).double())
+    torch.testing.assert_close(full.weights.dense(), torch.tensor(expected).double())
     assert not bool(full.fallback.any())
 
 
@@ -65,6 +76,7 @@ def test_without_keeps_row_sums_and_isolates_the_inactive() -> None:
     assert without(w, torch.ones(3, dtype=torch.bool)) is w
     w[0] = torch.nan  # what it would do if it were active
     torch.testing.assert_close(without(w, active), found)
+    torch.testing.assert_close(edges_without(Edges.of(w), active).dense(), found)
 
 
 def test_peers_are_drawn_in_proportion_to_their_weights() -> None:

@@ -12,8 +12,9 @@ from scool.algorithms.shared.parts import only, split_names
 from scool.algorithms.shared.scool_checks import check_options, verbs_of
 from scool.contracts import Engine, Evidence, Method, Prior
 from scool.graph.candidates import choose_candidates, num_candidates
+from scool.graph.edges import Edges, Matrix, values_at
 from scool.graph.normalise import Mixing, Weighting, mixing_weights
-from scool.graph.sparsify import draw_peers, keep_top, num_kept
+from scool.graph.sparsify import draw_peers, keep_best, num_kept
 from scool.learning.cross import CrossDraw
 from scool.learning.difference import Difference
 from scool.learning.local_sgd import LocalSGD
@@ -26,9 +27,9 @@ from scool.types import Info, Params, Tree
 class SCooLState(NamedTuple):
     theta: Tree  # theta^t
     theta0: Params  # the common first model
-    graph: Any  # the prior's state; graph.w is (K, K)
-    neighbours: Tensor  # (K, K) bool, N_i
-    cross_loss: Tensor  # (K, K) L_ij, averaged over rounds where asked for; NaN where not known
+    graph: Any  # the prior's state; graph.w are edges or a matrix
+    neighbours: Edges  # N_i; everyone (no pair listed, True everywhere) until the choice
+    cross_loss: Edges  # L_ij, averaged over rounds where asked for; NaN where not known
 
 
 @final
@@ -145,8 +146,8 @@ class SCooL(Method[SCooLState]):
             theta=engine.replicate(theta0),
             theta0=theta0,
             graph=self._prior.init(k, self._shared(theta0), engine.seed),
-            neighbours=torch.ones(k, k, dtype=torch.bool),
-            cross_loss=torch.full((k, k), torch.nan, dtype=torch.float64),
+            neighbours=Edges.none(k, True),
+            cross_loss=Edges.none(k, torch.nan),
         )
 
     def step(self, engine: Engine, state: SCooLState, round: int) -> tuple[SCooLState, Info]:
@@ -157,19 +158,20 @@ class SCooL(Method[SCooLState]):
         state, evidence = self._cross_losses(engine, state, half, round)  # log P(D_j | theta_i)
         graph = self._prior.e_step(state.graph, evidence)  # [E]
         check_posterior(self.prior, graph, evidence)
-        partners = self._partners(engine, state, graph.w, evidence.seen, round)
-        weights, fallback = self._weights(graph.w, partners, round)
+        w = evidence.pairs.on(values_at(graph.w, evidence.pairs))
+        partners = self._partners(engine, state, w, round)
+        weights, fallback = self._weights(partners, round)
         theta = self._models(engine, state, half, weights, round)  # [M], theta
         pulls = self._pulls(engine, state, graph, evidence, partners)
         theta = self._add_prior(engine, state, theta, pulls, round)
-        neighbours = self._neighbours(engine, state, graph, evidence, round)
+        neighbours = self._neighbours(engine, state, graph, w, evidence, round)
         elbo = self._prior.elbo(graph, evidence)
         graph = self._prior.m_step(graph, evidence)  # [M], alpha, B, phi
         info = {
             "train_loss": loss,
             "graph": weights,
             "elbo": elbo,
-            "edges": float((weights.clone().fill_diagonal_(0) != 0).sum()),
+            "edges": float((~weights.is_loop).sum()),
             "fallback": float((fallback & engine.active).sum()),
             **self._prior.describe(graph),
         }
@@ -180,8 +182,8 @@ class SCooL(Method[SCooLState]):
     ) -> tuple[SCooLState, Info]:
         """Case 1.1: peers' data enter nowhere and nobody is asked. With a prior of type 2.2 or 2.3
         the graph sums out and local learning remains; Dirac's couples the models."""
-        graph = torch.eye(engine.num_clients, dtype=torch.float64)
-        theta = half
+        graph: Matrix = Edges.loops(engine.num_clients, torch.ones_like(engine.active))
+        graph, theta = graph.on(torch.ones(graph.count, dtype=torch.float64)), half
         if self.prior.mixes == "models":
             graph, shared = state.graph.w, self._shared(state.theta)
             mixed = engine.mix(graph, shared)
@@ -194,22 +196,22 @@ class SCooL(Method[SCooLState]):
     ) -> tuple[SCooLState, Evidence]:
         """L_ij of the pairs still in the graph, as evidence for it. Candidates and drawn peers come
         and go: a pair that is not measured this time keeps its last loss."""
-        active, count = engine.active, self._candidates(engine, round)
         pairs = self._pairs(engine, state, round)
         loss = engine.cross_loss(half, pairs, self.draw, round)
-        known = state.cross_loss.isfinite() & pairs
-        memory = torch.where(known, self.cross_ema, 0.0)
-        loss = torch.where(known, memory * state.cross_loss, 0.0) + (1 - memory) * loss
-        if count or self.peers == "drawn":
-            loss = torch.where(pairs, loss, state.cross_loss)
-        seen = loss.isfinite() & active[:, None] & active
+        before = state.cross_loss.lookup(loss)
+        memory = torch.where(before.isfinite(), self.cross_ema, 0.0)
+        mean = before.where(before.isfinite(), 0.0) * memory + (1 - memory) * loss.values
+        loss = loss.on(mean, torch.nan)
+        if self._candidates(engine, round) or self.peers == "drawn":
+            loss = state.cross_loss.updated(loss)
         shared = self._shared(half)
-        samples = engine.sizes.double() if self.likelihood_reduction == "sum" else 1.0
-        log_lik = -loss * samples - self._model_distance(engine, shared)
+        samples = engine.sizes.double() if self.likelihood_reduction == "sum" else None
+        seen = loss.take(loss.values.isfinite()).among(engine.active)
+        total = seen.values if samples is None else seen.values * samples[seen.j]
         evidence = Evidence(
-            log_lik=torch.where(seen, log_lik, 0.0),
-            seen=seen,
-            uniform=engine.uniform_log_lik * samples,
+            log_lik=seen.on(-total - self._model_distance(engine, shared, seen)),
+            seen=seen.on(torch.ones(seen.count, dtype=torch.bool), False),
+            uniform=engine.uniform_log_lik * (1.0 if samples is None else samples),
             updates=Difference(shared, state.theta0),
             owned=engine.owned,
             gather=engine.gather,
@@ -217,46 +219,47 @@ class SCooL(Method[SCooLState]):
         )
         return state._replace(cross_loss=loss), evidence
 
-    def _pairs(self, engine: Engine, state: SCooLState, round: int) -> Tensor:
-        """(K, K) bool: the pairs that are measured. One's own model on one's own data costs
-        nothing."""
+    def _pairs(self, engine: Engine, state: SCooLState, round: int) -> Edges:
+        """The pairs that are measured. One's own model on one's own data costs nothing."""
         active, count = engine.active, self._candidates(engine, round)
-        own = torch.diag(active)
+        own = Edges.loops(len(active), active)
         if not count:
-            return (state.neighbours & active[:, None] & active) | (own & self.keep_self)
-        return own | choose_candidates(
-            state.graph.w,
-            state.cross_loss.isfinite(),
+            if state.neighbours.fill:
+                return Edges.complete(len(active), active)
+            met = state.neighbours.among(active)
+            return met.updated(own) if self.keep_self else met
+        return choose_candidates(
+            Edges.of(state.graph.w),
+            state.cross_loss.take(state.cross_loss.values.isfinite()),
             active,
             count,
             seed=engine.seed,
             round=round,
             is_last=round == self.sparsify_round,
-        )
+        ).updated(own)
 
-    def _model_distance(self, engine: Engine, half: Tree) -> Tensor | float:
+    def _model_distance(self, engine: Engine, half: Tree, pairs: Edges) -> Tensor | float:
         """Case 1.2 x 2.1: the Laplacian prior's part of the edge logit."""
         if not self.model_coupling:
             return 0.0
-        return 0.25 * self.model_coupling * engine.squared_distances(half)
+        return 0.25 * self.model_coupling * engine.squared_distances(half)[pairs.i, pairs.j]
 
-    def _partners(
-        self, engine: Engine, state: SCooLState, w: Tensor, seen: Tensor, round: int
-    ) -> Tensor:
-        """(K, K) bool: whose updates a client may take. Of the pairs that candidates have made
-        known only the best, so that updates do not travel more than models."""
-        count = self._candidates(engine, round)
-        return (keep_top(w, count, seen) if count else state.neighbours) & seen
+    def _partners(self, engine: Engine, state: SCooLState, w: Edges, round: int) -> Edges:
+        """The weights of those whose updates a client may take. Of the pairs that candidates have
+        made known only the best, so that updates do not travel more than models."""
+        if count := self._candidates(engine, round):
+            return w.within(keep_best(w, count))
+        return w if state.neighbours.fill else w.within(state.neighbours)
 
-    def _weights(self, w: Tensor, partners: Tensor, round: int) -> Mixing:
+    def _weights(self, partners: Edges, round: int) -> Mixing:
         """Peers that were drawn by w count alike: w is in the draw already."""
         if self.peers == "drawn" and self._is_sparse(round):
-            w = torch.ones_like(w)
+            partners = partners.on(torch.ones_like(partners.values))
         own = "gated" if self.prior.self_mode == "gated" else "full"
-        return mixing_weights(w, partners, own, self.weighting)
+        return mixing_weights(partners, own, self.weighting)
 
     def _models(
-        self, engine: Engine, state: SCooLState, half: Tree, weights: Tensor, round: int
+        self, engine: Engine, state: SCooLState, half: Tree, weights: Edges, round: int
     ) -> Tree:
         r"""[M] for theta: $\theta_i^{t+1} = \theta_i^t - \sum_j \hat w_{ij} \Delta_j$; a Dirac
         prior also mixes the models, [DPSGD]. With `aggregate="models"`
@@ -265,8 +268,8 @@ class SCooL(Method[SCooLState]):
         of $\theta_i^{t+1/2}$."""
         shared = self._shared(state.theta)
         if self.cross_gradient == "exact":
-            step = engine.cross_gradient(state.theta, weights, self.sgd, round)
-            decay = self.sgd.weight_decay * weights.sum(dim=1)[engine.owned.cpu()]
+            step = engine.cross_gradient(state.theta, weights.dense(), self.sgd, round)
+            decay = self.sgd.weight_decay * weights.row_sums()[engine.owned.cpu()]
             return half | {
                 n: t - self.sgd.rate(round) * (step[n] + per_client(decay, t) * t)
                 for n, t in shared.items()
@@ -280,28 +283,34 @@ class SCooL(Method[SCooLState]):
         return half | mixed
 
     def _neighbours(
-        self, engine: Engine, state: SCooLState, graph: Any, evidence: Evidence, round: int
-    ) -> Tensor:
+        self,
+        engine: Engine,
+        state: SCooLState,
+        graph: Any,
+        w: Edges,
+        evidence: Evidence,
+        round: int,
+    ) -> Edges:
         """N_i: everyone, until each client chooses its best peers once and for all, or from then on
         draws others for every round."""
         count = num_kept(engine.num_clients, self.fraction)
         count = min(count, num_candidates(engine.num_clients, self.candidates) or count)
         if self.peers == "drawn" and self._is_sparse(round + 1):
             key = derive(engine.seed, "peers", round)
-            return draw_peers(graph.w, count, evidence.seen, key, self.keep_self)
+            return draw_peers(w, count, key, self.keep_self)
         if round != self.sparsify_round:
             return state.neighbours
-        rank = self._prior.ranking(graph, evidence)
-        return keep_top(rank, count, evidence.seen, self.keep_self)
+        rank = values_at(self._prior.ranking(graph, evidence), w)
+        return keep_best(w.on(rank), count, self.keep_self)
 
     def _pulls(
-        self, engine: Engine, state: SCooLState, graph: Any, evidence: Evidence, partners: Tensor
+        self, engine: Engine, state: SCooLState, graph: Any, evidence: Evidence, partners: Edges
     ) -> list[Tree]:
         """What the graph adds to the prior's gradient: P(Y | theta), and the Laplacian of 2.1."""
         pull = self._prior.pull(graph, evidence)
         pulls = [] if pull is None else [pull]
         if self.model_coupling:
-            pulls.append(self._laplacian(engine, self._shared(state.theta), graph.w, partners))
+            pulls.append(self._laplacian(engine, self._shared(state.theta), partners))
         return pulls
 
     def _add_prior(
@@ -319,10 +328,11 @@ class SCooL(Method[SCooLState]):
         active = engine.active
         return theta if bool(active.all()) else choose(engine, active, theta, state.theta)
 
-    def _laplacian(self, engine: Engine, theta: Tree, w: Tensor, partners: Tensor) -> Tree:
+    def _laplacian(self, engine: Engine, theta: Tree, partners: Edges) -> Tree:
         r"""$\lambda \sum_j \frac{w_{ij} + w_{ji}}{2} (\theta_i - \theta_j)$, case 1.2 x 2.1."""
-        w = w.masked_fill(~partners, 0.0)
-        mutual = ((w + w.T) / 2).fill_diagonal_(0)
-        degree = self.model_coupling * mutual.sum(dim=1)[engine.owned.cpu()]
-        neighbours = engine.mix(self.model_coupling * mutual, theta)
+        w = partners.take(~partners.is_loop)
+        i, j, half = torch.cat([w.i, w.j]), torch.cat([w.j, w.i]), w.values / 2
+        mutual = Edges.gathered(len(w), i, j, self.model_coupling * torch.cat([half, half]))
+        degree = mutual.row_sums()[engine.owned.cpu()]
+        neighbours = engine.mix(mutual, theta)
         return {n: per_client(degree, t) * t - neighbours[n] for n, t in theta.items()}

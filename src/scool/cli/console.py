@@ -12,6 +12,7 @@ from rich.live import Live
 from torch import Tensor
 
 from scool.cli.live import View
+from scool.graph.edges import Edges
 from scool.types import Info
 
 EVERY = 5
@@ -72,7 +73,7 @@ class Console:
 
     def round(self, row: Mapping[str, Any], info: Info) -> None:
         graph = info.get("graph")
-        for words in self.view.add(row, graph if isinstance(graph, Tensor) else None):
+        for words in self.view.add(row, graph if isinstance(graph, Tensor | Edges) else None):
             self._say(words)
         self._plain_line(row["round"] + 1)
 

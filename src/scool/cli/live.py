@@ -11,9 +11,9 @@ from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
-from torch import Tensor
 
 from scool.columns import human_bytes
+from scool.graph.edges import Edges, Matrix
 
 BARS = "▁▂▃▄▅▆▇█"
 SPARKS = 32
@@ -68,7 +68,7 @@ class View:
     warnings: list[str] = field(default_factory=list)
     _warned: set[str] = field(default_factory=set)
 
-    def add(self, row: Mapping[str, Any], graph: Tensor | None) -> list[str]:
+    def add(self, row: Mapping[str, Any], graph: Matrix | None) -> list[str]:
         """Take a round in; the warnings that are new with it."""
         self.rows.append(row)
         if graph is not None:
@@ -143,12 +143,15 @@ class View:
         return facts
 
 
-def density(graph: Tensor) -> float:
+def density(graph: Matrix) -> float:
     """The part of the possible edges between clients that carry weight.
 
     >>> density(torch.eye(3))
     0.0
     """
+    if isinstance(graph, Edges):
+        used = graph.take((graph.values != 0) & ~graph.is_loop).count
+        return used / max(1, len(graph) * (len(graph) - 1))
     others = graph.detach().cpu() != 0
     others &= ~torch.eye(len(others), dtype=torch.bool)
     return float(others.sum()) / max(1, len(others) * (len(others) - 1))

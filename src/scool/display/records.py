@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from scool.errors import RunError
+from scool.graph.edges import as_matrix
 from scool.recording.clients import Clients, read_clients
 from scool.recording.damage import warn_damage
 from scool.recording.disk import read_text
@@ -111,7 +112,7 @@ class RunRecord:
         if round in self.lost_graphs:
             return None
         try:
-            w = self.folder.read_graph(round)
+            w = as_matrix(self.folder.read_graph(round))
             if self.num_clients is not None and len(w) != self.num_clients:
                 path = self.graph_files[round]
                 raise RunError(f"{path} is damaged: it has {len(w)} of {self.num_clients} clients")

@@ -3,20 +3,28 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from scool.contracts import Products, Split, Trained, Updates
+from scool.contracts import MatrixT, Products, Split, Trained, Updates
 from scool.data.federation import Federation
 from scool.engine.counted import count_cross, count_fetch, count_peers, count_train_at
 from scool.engine.cross import check_draw
-from scool.engine.edges import Edges, edges_of
+from scool.engine.edges import PairList, edges_of
 from scool.engine.ledger import Ledger
 from scool.engine.steps.updates import products, weighted_sums
+from scool.graph.edges import Edges, Matrix
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
 from scool.types import Tree
+
+
+def _like(asked: MatrixT, found: Edges) -> MatrixT:
+    """Who asks with a matrix gets a matrix."""
+    return cast("MatrixT", found if isinstance(asked, Edges) else found.dense())
+
 
 Compare = Callable[[Tensor, Tensor], Tensor]
 """Rows (n, D) and (m, D) -> a number for each pair (n, m)."""
@@ -54,7 +62,9 @@ class CommonVerbs(ABC):
         return self._visit(theta, asked, edges, sgd, round)
 
     @abstractmethod
-    def _visit(self, theta: Tree, asked: Edges, edges: Edges, sgd: LocalSGD, round: int) -> Trained:
+    def _visit(
+        self, theta: Tree, asked: PairList, edges: PairList, sgd: LocalSGD, round: int
+    ) -> Trained:
         """Rows for all pairs asked for, trained where both clients are active (`edges`)."""
 
     def products(self, updates: Updates) -> Products:
@@ -63,28 +73,34 @@ class CommonVerbs(ABC):
     def weighted_sums(self, updates: Updates, weights: Tensor) -> Tree:
         return weighted_sums(updates, weights)
 
-    def fetch(self, tree: Tree, pairs: Tensor) -> None:
+    def fetch(self, tree: Tree, pairs: Matrix) -> None:
         count_fetch(self.ledger, tree, edges_of(pairs).among(self.active))
 
-    def cross_loss(self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int) -> Tensor:
+    def cross_loss(self, theta: Tree, pairs: MatrixT, draw: CrossDraw, round: int) -> MatrixT:
         check_draw(draw, self.federation.task)
-        edges = edges_of(pairs).among(self.active)
+        graph = Edges.of(pairs).nonzero_pairs().among(self.active)
+        edges = PairList(graph.i, graph.j)
         count_cross(self.ledger, theta, edges, self.num_clients)
-        return self._losses(theta, edges, draw, round, "train")
+        losses = self._losses(theta, edges, draw, round, "train")
+        return _like(pairs, graph.on(losses.cpu().double(), torch.nan))
 
     def peer_loss(
-        self, theta: Tree, pairs: Tensor, draw: CrossDraw, round: int, split: Split = "train"
-    ) -> Tensor:
+        self, theta: Tree, pairs: MatrixT, draw: CrossDraw, round: int, split: Split = "train"
+    ) -> MatrixT:
         check_draw(draw, self.federation.task)
-        edges = edges_of(pairs.T).among(self.active)
+        graph = Edges.of(pairs).nonzero_pairs().among(self.active)
+        back, order = graph.transposed()
+        edges = PairList(back.i, back.j)
         count_peers(self.ledger, theta, edges)
-        return self._losses(theta, edges, draw, round, split).T
+        losses = self._losses(theta, edges, draw, round, split).cpu().double()
+        values = torch.empty_like(losses).index_put_((order,), losses)
+        return _like(pairs, graph.on(values, torch.nan))
 
     @abstractmethod
     def _losses(
-        self, theta: Tree, edges: Edges, draw: CrossDraw, round: int, split: Split
+        self, theta: Tree, edges: PairList, draw: CrossDraw, round: int, split: Split
     ) -> Tensor:
-        """(K, K) losses of theta_i on a draw of D_j for the edges, NaN elsewhere."""
+        """(E,) losses of theta_i on a draw of D_j."""
 
     def squared_distances(self, tree: Tree) -> Tensor:
         def distances(mine: Tensor, theirs: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ engines count alike."""
 from torch import Tensor
 
 from scool.contracts import Route
-from scool.engine.edges import Edges
+from scool.engine.edges import PairList
 from scool.engine.ledger import Ledger
 from scool.types import Tree
 
@@ -14,17 +14,17 @@ def model_bytes(tree: Tree) -> int:
     return sum(t[0].numel() * t.element_size() for t in tree.values())
 
 
-def _between(edges: Edges) -> int:
+def _between(edges: PairList) -> int:
     """How many are pairs of two different clients."""
     return int((edges.i != edges.j).sum())
 
 
-def count_train_at(ledger: Ledger, theta: Tree, edges: Edges) -> None:
+def count_train_at(ledger: Ledger, theta: Tree, edges: PairList) -> None:
     """A model goes there and back, unless it trains at home."""
     ledger.add("train_at", 2 * _between(edges), model_bytes(theta))
 
 
-def count_mix(ledger: Ledger, tree: Tree, edges: Edges, active: Tensor, via: Route) -> None:
+def count_mix(ledger: Ledger, tree: Tree, edges: PairList, active: Tensor, via: Route) -> None:
     """A model a nonzero weight; with a server each participant fetches the common model and sends
     its own."""
     if via == "server":
@@ -34,11 +34,11 @@ def count_mix(ledger: Ledger, tree: Tree, edges: Edges, active: Tensor, via: Rou
         ledger.add("mix", _between(edges), model_bytes(tree))
 
 
-def count_fetch(ledger: Ledger, tree: Tree, edges: Edges) -> None:
+def count_fetch(ledger: Ledger, tree: Tree, edges: PairList) -> None:
     ledger.add("fetch", _between(edges), model_bytes(tree))
 
 
-def count_cross(ledger: Ledger, theta: Tree, edges: Edges, num_clients: int) -> None:
+def count_cross(ledger: Ledger, theta: Tree, edges: PairList, num_clients: int) -> None:
     """theta_i travels to j, one number comes back, and everyone learns the rows."""
     ledger.add("cross_models", _between(edges), model_bytes(theta))
     ledger.add("cross_losses", _between(edges), 4)
@@ -46,11 +46,11 @@ def count_cross(ledger: Ledger, theta: Tree, edges: Edges, num_clients: int) -> 
     ledger.add("rows", num_clients * (num_clients - 1), 4 * longest)
 
 
-def count_peers(ledger: Ledger, theta: Tree, edges: Edges) -> None:
+def count_peers(ledger: Ledger, theta: Tree, edges: PairList) -> None:
     ledger.add("peer_models", _between(edges), model_bytes(theta))
 
 
-def count_cross_gradient(ledger: Ledger, theta: Tree, edges: Edges) -> None:
+def count_cross_gradient(ledger: Ledger, theta: Tree, edges: PairList) -> None:
     """The model there, the gradient back."""
     ledger.add("cross_gradients", 2 * _between(edges), model_bytes(theta))
 

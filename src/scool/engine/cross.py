@@ -5,7 +5,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from scool.engine.edges import Edges
+from scool.engine.edges import PairList
 from scool.engine.steps.formulation import Formulation
 from scool.engine.steps.samples import Samples
 from scool.errors import require
@@ -73,7 +73,7 @@ def check_draw(draw: CrossDraw, task: str) -> None:
     require(fits, "cross_noise", draw.cross_noise, remedy)
 
 
-def suits_dense(edges: Edges, num_clients: int, draw: CrossDraw) -> bool:
+def suits_dense(edges: PairList, num_clients: int, draw: CrossDraw) -> bool:
     """Whether trying all models on all data is no more work than trying the pairs."""
     return draw.cross_draw == "shared" and len(edges.i) > 0.5 * num_clients**2
 
@@ -103,7 +103,7 @@ def dense_losses(formulation: Formulation, theta: Tree, drawn: Drawn, rows: int)
 
 
 def sparse_losses(
-    formulation: Formulation, theta: Tree, readers: Tensor, edges: Edges, drawn: Drawn, rows: int
+    formulation: Formulation, theta: Tree, readers: Tensor, edges: PairList, drawn: Drawn, rows: int
 ) -> Tensor:
     """(E,) every model on the draws of its own neighbours.
 

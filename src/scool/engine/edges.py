@@ -1,4 +1,4 @@
-"""A K x K matrix as the list of its pairs: work that grows with the edges, not with K squared."""
+"""Pairs of clients in the engines' own hands: rows of a stack, turns, places on a rank."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -6,18 +6,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from scool.graph.edges import Edges, Matrix
 
-class Edges(NamedTuple):
+
+class PairList(NamedTuple):
     """Pairs of clients, row after row; on the CPU."""
 
     i: Tensor  # (E,)
     j: Tensor  # (E,)
 
-    def take(self, chosen: Tensor) -> "Edges":
+    def take(self, chosen: Tensor) -> "PairList":
         """Some of them, by a mask (E,) or by their places."""
-        return Edges(self.i[chosen], self.j[chosen])
+        return PairList(self.i[chosen], self.j[chosen])
 
-    def among(self, active: Tensor) -> "Edges":
+    def among(self, active: Tensor) -> "PairList":
         """Those between two clients of (K,) bool."""
         if bool(active.all()):
             return self
@@ -32,16 +34,19 @@ class Edges(NamedTuple):
             yield torch.full((num_clients,), -1).index_put((some.i,), some.j)
 
 
-def edges_of(matrix: Tensor) -> Edges:
+def edges_of(matrix: Matrix) -> PairList:
     """The entries that are not zero.
 
     >>> edges_of(torch.tensor([[0.0, 2.0], [0.5, 0.0]]))
-    Edges(i=tensor([0, 1]), j=tensor([1, 0]))
+    PairList(i=tensor([0, 1]), j=tensor([1, 0]))
     """
-    return Edges(*matrix.cpu().nonzero(as_tuple=True))
+    if isinstance(matrix, Edges):
+        graph = matrix.nonzero_pairs()
+        return PairList(graph.i, graph.j)
+    return PairList(*matrix.cpu().nonzero(as_tuple=True))
 
 
-def to_matrix(edges: Edges, values: Tensor, num_clients: int) -> Tensor:
+def to_matrix(edges: PairList, values: Tensor, num_clients: int) -> Tensor:
     """(K, K) float64 with a value (E,) at each edge, NaN elsewhere."""
     out = torch.full((num_clients, num_clients), torch.nan, dtype=torch.float64)
     out[edges.i, edges.j] = values

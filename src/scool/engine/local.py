@@ -18,7 +18,7 @@ from scool.engine.counted import (
 )
 from scool.engine.cross import Drawn, dense_losses, sparse_losses, suits_dense
 from scool.engine.device import resolve_device
-from scool.engine.edges import Edges, edges_of, to_matrix
+from scool.engine.edges import PairList, edges_of, to_matrix
 from scool.engine.ledger import Ledger
 from scool.engine.memory import Room, clients_at_once, samples_at_once, tensor_cores
 from scool.engine.mixing import checked_weights, mix_tensor, mixer
@@ -27,6 +27,7 @@ from scool.engine.steps.phases import LocalPhases, mixed_gradients
 from scool.engine.steps.samples import Samples
 from scool.engine.whole_split import mean_gradient, mean_metric
 from scool.errors import BROKEN_DATA, not_finite
+from scool.graph.edges import Matrix
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Pull, Rule
 from scool.learning.losses import LOSSES
@@ -147,7 +148,9 @@ class LocalEngine(CommonVerbs):
         self._room.each(chosen.nonzero()[:, 0].to(self.device), work)
         return Trained(out or dict(theta), loss)
 
-    def _visit(self, theta: Tree, asked: Edges, edges: Edges, sgd: LocalSGD, round: int) -> Trained:
+    def _visit(
+        self, theta: Tree, asked: PairList, edges: PairList, sgd: LocalSGD, round: int
+    ) -> Trained:
         trained, means = self.steps_at(theta, edges, sgd, round)
         loss = to_matrix(edges, means, self.num_clients)
         if len(edges.i) == len(asked.i):
@@ -159,7 +162,7 @@ class LocalEngine(CommonVerbs):
         return Trained(out, loss)
 
     def steps_at(
-        self, models: Tree, edges: Edges, sgd: LocalSGD, round: int
+        self, models: Tree, edges: PairList, sgd: LocalSGD, round: int
     ) -> tuple[Tree, Tensor]:
         """Model i after the steps of the client in row j, for each edge: (E, ...), and the losses
         (E,), NaN where a number is not finite. The rows are lent."""
@@ -184,16 +187,15 @@ class LocalEngine(CommonVerbs):
 
     # ------------------------------------------------------------------ meeting others
 
-    def mix(self, w: Tensor, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:
+    def mix(self, w: Matrix, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:
         active = self.active
-        w = checked_weights(w, active)
-        edges = edges_of(w)
+        graph = checked_weights(w, active)
+        edges = PairList(graph.i, graph.j)
         count_mix(self.ledger, tree, edges, active, via)
-        share, shape = w[edges.i, edges.j], (len(w), len(w))
-        mix = mixer(edges, share, shape, self.device, self.dtype)
+        mix = mixer(edges, graph.values, (len(graph), len(graph)), self.device, self.dtype)
         if bool(active.all()):
             return {name: mix_tensor(mix, t, overwrite) for name, t in tree.items()}
-        own = w.diagonal().to(self.device, self.dtype)
+        own = graph.loop_values().to(self.device, self.dtype)
         out: Tree = {}
         for name, t in tree.items():  # 0 times infinity is NaN: keep the quarantined out of sums
             idle = (~active).to(self.device).view(-1, *[1] * (t.dim() - 1))
@@ -202,17 +204,15 @@ class LocalEngine(CommonVerbs):
         return out
 
     def _losses(
-        self, theta: Tree, edges: Edges, draw: CrossDraw, round: int, split: Split
+        self, theta: Tree, edges: PairList, draw: CrossDraw, round: int, split: Split
     ) -> Tensor:
-        """(K, K) losses of theta_i on a draw of D_j."""
         drawn = Drawn(self._splits[split], draw, self.num_clients, round, self.seed, self.ids)
         is_dense = suits_dense(edges, self.num_clients, draw)
-        values = self.try_models(theta, self.owned, edges, drawn, is_dense)
-        return to_matrix(edges, values, self.num_clients)
+        return self.try_models(theta, self.owned, edges, drawn, is_dense)
 
     @torch.no_grad()
     def try_models(
-        self, theta: Tree, readers: Tensor, edges: Edges, drawn: Drawn, is_dense: bool
+        self, theta: Tree, readers: Tensor, edges: PairList, drawn: Drawn, is_dense: bool
     ) -> Tensor:
         """(E,) losses of the models of clients `readers` (m,): model i on the draw of row j."""
 
@@ -228,7 +228,7 @@ class LocalEngine(CommonVerbs):
             return self._room.fit(work).cpu().double()
 
     def cross_gradient(self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int) -> Tree:
-        w = checked_weights(w, self.active) * self.active[:, None]
+        w = checked_weights(w, self.active).dense() * self.active[:, None]
         count_cross_gradient(self.ledger, theta, edges_of(w))
         gradients, samples = self.first_batch_gradients(theta, w, sgd, round)
         self.ledger.add_samples(samples)

@@ -7,37 +7,41 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scool.engine.edges import Edges
+from scool.engine.edges import PairList
 from scool.errors import ConfigError, first_few
-from scool.graph.normalise import without
+from scool.graph.edges import Edges
+from scool.graph.normalise import edges_without, without
 
 LARGE = 500 * 500  # weights from which on it pays to look for zeros
 BLOCK = 2**22  # numbers that are mixed at a time where the result takes their place
 THIN = 0.2  # share of nonzero weights up to which a sum over the edges is faster
 
 
-def checked_weights(w: Any, active: Tensor) -> Tensor:
-    """(K, K) the weights of a mix on the CPU, the share of clients in quarantine given to others.
+def checked_weights(w: Any, active: Tensor) -> Edges:
+    """The nonzero weights of a mix, the share of clients in quarantine given to others.
 
     Raises:
         ConfigError: w has another shape, or the row of an active client is not finite.
     """
     size = (len(active), len(active))
-    found = tuple(w.shape) if isinstance(w, Tensor) else type(w).__name__
+    found = tuple(w.shape) if isinstance(w, Tensor | Edges) else type(w).__name__
     if found != size:
         raise ConfigError(f"w = {found} is not possible: give a tensor of weights of shape {size}")
-    w = without(w.double().cpu(), active)
-    odd = (~w.sum(dim=1).isfinite()).nonzero()[:, 0].tolist()
+    if isinstance(w, Edges):
+        graph = edges_without(w.on(w.values.double()), active).nonzero_pairs()
+    else:
+        graph = Edges.of(without(w.double().cpu(), active))
+    odd = (~graph.row_sums().isfinite()).nonzero()[:, 0].tolist()
     if odd:
         raise ConfigError(
             f"w has weights that are not finite in {len(odd)} of {len(w)} rows ({first_few(odd)}): "
             "give finite weights, 0 for clients that are not mixed"
         )
-    return w
+    return graph
 
 
 def mixer(
-    edges: Edges, share: Tensor, shape: tuple[int, int], device: torch.device, dtype: torch.dtype
+    edges: PairList, share: Tensor, shape: tuple[int, int], device: torch.device, dtype: torch.dtype
 ) -> Callable[[Tensor], Tensor]:
     """rows (k, D) -> (m, D) sums, for a matrix of shape (m, k) with these weights (E,).
 

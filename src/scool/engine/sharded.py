@@ -21,7 +21,7 @@ from scool.engine.counted import (
     count_total,
 )
 from scool.engine.cross import Drawn, suits_dense
-from scool.engine.edges import Edges, edges_of, to_matrix
+from scool.engine.edges import PairList, edges_of, to_matrix
 from scool.engine.ledger import Ledger
 from scool.engine.local import LocalEngine
 from scool.engine.mixing import checked_weights, mixer
@@ -31,6 +31,7 @@ from scool.engine.ranks.group import Ranks
 from scool.engine.ranks.placement import Placement
 from scool.engine.steps.formulation import Precision
 from scool.errors import not_finite
+from scool.graph.edges import Matrix
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Pull
 from scool.types import Params, Tree
@@ -127,14 +128,16 @@ class ShardedEngine(CommonVerbs):
         self._share_quarantine()
         return Trained(found.theta, self._exchange.rows(found.loss))
 
-    def _visit(self, theta: Tree, asked: Edges, edges: Edges, sgd: LocalSGD, round: int) -> Trained:
+    def _visit(
+        self, theta: Tree, asked: PairList, edges: PairList, sgd: LocalSGD, round: int
+    ) -> Trained:
         mine = asked.take(self._is_here(asked.i))
         out = {n: t[self.placement.position[mine.i].to(t.device)] for n, t in theta.items()}
         place = to_matrix(mine, torch.arange(len(mine.i)).double(), self.num_clients)
         loss = torch.full_like(place, torch.nan)
 
         def work(ids: Tensor, models: Tree) -> Tree:
-            visits = Edges(torch.arange(len(ids)), self.placement.position[hosts[ids]])
+            visits = PairList(torch.arange(len(ids)), self.placement.position[hosts[ids]])
             trained, loss[ids, hosts[ids]] = self._stack.steps_at(models, visits, sgd, round)
             return trained
 
@@ -147,7 +150,8 @@ class ShardedEngine(CommonVerbs):
                 for name, stacked in trained.items():
                     out[name][to] = stacked
         here = edges.take(self._is_here(edges.j))
-        return Trained(out, self._exchange.matrix(loss[here.i, here.j], edges))
+        means = self._exchange.of_edges(loss[here.i, here.j], edges)
+        return Trained(out, to_matrix(edges, means, self.num_clients))
 
     def gradient(self, theta: Tree, split: SplitName) -> Trained:
         self.ledger.add_samples(int(self.sizes[self.active].sum()) if split == "train" else 0)
@@ -156,22 +160,21 @@ class ShardedEngine(CommonVerbs):
 
     # ------------------------------------------------------------------ meeting others
 
-    def mix(self, w: Tensor, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:
+    def mix(self, w: Matrix, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:
         del overwrite  # the rows travel while they are summed
         active = self.active
-        w = checked_weights(w, active)
-        edges = edges_of(w)
-        count_mix(self.ledger, tree, edges, active, via)
-        edges = edges.take(active[edges.j])  # 0 times infinity is NaN: the quarantined stay out
+        graph = checked_weights(w, active)
+        count_mix(self.ledger, tree, PairList(graph.i, graph.j), active, via)
+        edges = graph.take(active[graph.j])  # 0 times infinity is NaN: the quarantined stay out
         wanted = self.placement.wanted(edges.i, edges.j)
         edges = edges.take(self._is_here(edges.i))
-        share, rows = w[edges.i, edges.j], self.placement.position[edges.i]
+        share, rows = edges.values, self.placement.position[edges.i]
         out: Tree = {}
         for ids, models in self._exchange.visits("mix", tree, wanted):
             column = self._column(ids)[edges.j]
             here = column >= 0
             shape = (len(self._mine), len(ids))
-            few = Edges(rows[here], column[here])
+            few = PairList(rows[here], column[here])
             mix = mixer(few, share[here], shape, self.device, self.dtype)
             idle = (~active[ids]).to(self.device)
             for name, t in models.items():
@@ -180,7 +183,7 @@ class ShardedEngine(CommonVerbs):
                 part = mix(t.flatten(1))
                 out[name] = part.add_(out[name]) if name in out else part
         idle = (~active[self._mine]).to(self.device)
-        own = w.diagonal()[self._mine].to(self.device, self.dtype)
+        own = graph.loop_values()[self._mine].to(self.device, self.dtype)
         for name, t in tree.items():
             mixed, shape = out[name].view_as(t), (-1, *[1] * (t.dim() - 1))
             if bool(idle.any()):
@@ -189,9 +192,9 @@ class ShardedEngine(CommonVerbs):
         return out
 
     def _losses(
-        self, theta: Tree, edges: Edges, draw: CrossDraw, round: int, split: SplitName
+        self, theta: Tree, edges: PairList, draw: CrossDraw, round: int, split: SplitName
     ) -> Tensor:
-        """(K, K) losses of theta_i on a draw of D_j: the models travel to the data."""
+        """The models travel to the data."""
         samples = self._stack.samples(split)
         drawn = Drawn(samples, draw, self.num_clients, round, self.seed, self.owned)
         is_dense = suits_dense(edges, self.num_clients, draw)
@@ -205,13 +208,13 @@ class ShardedEngine(CommonVerbs):
             chosen, row = row[part].unique(return_inverse=True)  # who is tried here at all
             if len(chosen):
                 models, readers = take_rows(models, chosen), ids[chosen].to(self.device)
-                tried = Edges(row, samples_of[part])
+                tried = PairList(row, samples_of[part])
                 losses[part] = self._stack.try_models(models, readers, tried, drawn, is_dense)
-        return self._exchange.matrix(losses, edges)
+        return self._exchange.of_edges(losses, edges)
 
     def cross_gradient(self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int) -> Tree:
         active = self.active
-        w = checked_weights(w, active) * active[:, None]
+        w = checked_weights(w, active).dense() * active[:, None]
         edges = edges_of(w)
         count_cross_gradient(self.ledger, theta, edges)
         samples = 0

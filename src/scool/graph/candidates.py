@@ -3,11 +3,14 @@
 import torch
 from torch import Tensor
 
-from scool.graph.sparsify import best_columns
+from scool.graph.edges import Edges, parts
+from scool.graph.sparsify import keep_best
 from scool.randomness import generator
 
 ALL_PAIRS = 500  # clients up to which everyone is tried by everyone
 CANDIDATES = 64  # peers that a client tries in a round where there are more
+MEETINGS = 128  # strangers that are looked at in one go
+BLOCK = 2**16  # trusted peers whose words are heard in one go
 
 
 def num_candidates(num_clients: int, candidates: int) -> int:
@@ -26,16 +29,16 @@ def num_candidates(num_clients: int, candidates: int) -> int:
 
 
 def choose_candidates(
-    w: Tensor,
-    tried: Tensor,
+    w: Edges,
+    tried: Edges,
     active: Tensor,
     count: int,
     *,
     seed: int,
     round: int,
     is_last: bool = False,
-) -> Tensor:
-    """(K, K) bool: the `count` peers that each client tries in a round, oneself not counted.
+) -> Edges:
+    """The `count` peers that each client tries in a round, oneself not counted.
 
     A quarter are the best so far, once more; a half are peers of these that were never tried, and
     whoever counts oneself among the best; the rest are strangers. Places that one kind does not
@@ -43,47 +46,82 @@ def choose_candidates(
 
     Args:
         w: weights of the round before; 0 where nothing is known.
-        tried: (K, K) bool, pairs measured in some earlier round.
+        tried: pairs measured in some earlier round.
         active: (K,) bool, clients that may try and be tried.
         is_last: all places for the best so far: the choice that follows wants fresh losses.
     """
-    k = len(w)
     num_best, num_heard = (count, 0) if is_last else (count // 4, count // 2)
-    possible = active[:, None] & active & ~torch.eye(k, dtype=torch.bool)
-    told = min(max(num_best, num_heard), k)
-    trust, peer = w.masked_fill(~possible, 0.0).topk(told, dim=1)
-    best = torch.zeros_like(tried).scatter_(1, peer[:, :num_best], trust[:, :num_best] > 0)
-    hints = hearsay(trust, peer, num_best)
-    heard = best_columns(hints, num_heard, (hints > 0) & possible & ~tried & ~best)
-    waiting = turns(k, seed, round * (count - num_best - num_heard))
-    tier = 4 * best.long() + 2 * heard.long() + (~tried).long()
-    return best_columns(tier * k - waiting, count, possible)
+    known = w.take((w.values > 0) & active[w.i] & active[w.j] & ~w.is_loop)
+    best = keep_best(known, num_best, keep_self=False)
+    chosen = best
+    if num_heard:
+        hints = hearsay(known.take(known.top(max(num_best, num_heard))), best)
+        fresh = ~(hints.is_loop | tried.has(hints) | best.has(hints)) & active[hints.j]
+        heard = keep_best(hints.take((hints.values > 0) & fresh), num_heard, keep_self=False)
+        chosen = best.updated(heard)
+    met = round * (count - num_best - num_heard)
+    return _with_strangers(chosen, tried, active, count, Circle(len(w), seed, met))
 
 
-def hearsay(trust: Tensor, peer: Tensor, num_best: int) -> Tensor:
-    r"""(K, K) what the best peers say of others, $\sum_l w_{il} w_{lj}$, plus $w_{ji}$ where i is
-    among the best of j.
+def hearsay(told: Edges, best: Edges) -> Edges:
+    r"""What the best peers say of others, $\sum_l w_{il} w_{lj}$, plus $w_{ji}$ where i is among
+    the best of j.
 
     Args:
-        trust: (K, b) the largest weights of each row, in order.
-        peer: (K, b) whose they are.
-        num_best: so many of them are listened to; each tells all b of its own.
+        told: the largest weights of each row: what a client tells of others.
+        best: the few among them that it listens to.
     """
-    near, who = trust[:, :num_best], peer[:, :num_best]
-    hints = trust.new_zeros(len(trust), len(trust))
-    back = hints.scatter(1, who, near).T
-    path = near[:, :, None] * trust[who]
-    return hints.scatter_add_(1, peer[who].flatten(1), path.flatten(1)) + back
+    near = best.on(told.lookup(best))
+    keys, values = [near.j * len(told) + near.i], [near.values]
+    for i, j, trust in parts(BLOCK, near.i, near.j, near.values):
+        counts = told.degrees[j]
+        edge = torch.arange(len(i)).repeat_interleave(counts)
+        place = torch.arange(len(edge)) - (counts.cumsum(0) - counts)[edge] + told.ends[j][edge]
+        keys.append(i[edge] * len(told) + told.j[place])
+        values.append(trust[edge] * told.values[place])
+    pairs = torch.cat(keys)
+    return Edges.gathered(len(told), pairs // len(told), pairs % len(told), torch.cat(values))
 
 
-def turns(num_clients: int, seed: int, passed: int) -> Tensor:
-    """(K, K) how many others come before j when i meets strangers, after `passed` meetings.
+class Circle:
+    """Whom a client meets one after another, after `met` meetings.
 
     A tournament: clients sit in a random circle, and in every meeting each looks the same number
     of seats further, in random order of these numbers. So nobody is met twice before everyone
     was, and in a meeting everyone is also met once.
     """
-    rng = generator(seed, "candidates")
-    seat = torch.randperm(num_clients, generator=rng)
-    meeting = torch.randperm(num_clients, generator=rng)
-    return (meeting[(seat - seat[:, None]) % num_clients] - passed) % num_clients
+
+    def __init__(self, num_clients: int, seed: int, met: int = 0) -> None:
+        rng = generator(seed, "candidates")
+        self.seat = torch.randperm(num_clients, generator=rng)
+        self.sitting = self.seat.argsort()
+        meeting = torch.randperm(num_clients, generator=rng)
+        self.steps = meeting.argsort().roll(-(met % num_clients))
+
+    def next(self, clients: Tensor, begin: int, end: int) -> Tensor:
+        """(n, end - begin) whom these clients (n,) meet in some of the meetings to come."""
+        seats = self.seat[clients][:, None] + self.steps[begin:end]
+        return self.sitting[seats % len(self.seat)]
+
+
+def _with_strangers(
+    chosen: Edges, tried: Edges, active: Tensor, count: int, circle: Circle
+) -> Edges:
+    """The free places of each client go to those it meets next: first whom it never tried."""
+    k = len(active)
+    room = torch.where(active, count - chosen.degrees, 0)
+    found = [chosen.keys]
+    for again in (False, True):
+        for begin in range(0, k, MEETINGS):
+            open_rows = (room > 0).nonzero()[:, 0]
+            if not len(open_rows):
+                break
+            others = circle.next(open_rows, begin, min(begin + MEETINGS, k))
+            keys = open_rows[:, None] * k + others
+            fits = active[others] & (others != open_rows[:, None])
+            fits &= (tried.find_keys(keys)[1] == again) & ~chosen.find_keys(keys)[1]
+            fits &= fits.cumsum(dim=1) <= room[open_rows, None]
+            found.append(keys[fits])
+            room[open_rows] -= fits.sum(dim=1)
+    keys = torch.cat(found).sort().values
+    return Edges(k, keys // k, keys % k, torch.ones(len(keys), dtype=torch.bool), False)

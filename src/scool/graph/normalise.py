@@ -5,37 +5,43 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from scool.graph.edges import Edges
+
 Weighting = Literal["row", "paper"]
 
 
 class Mixing(NamedTuple):
     """Weights to mix with, and which rows had to fall back on themselves."""
 
-    weights: Tensor  # (K, K)
+    weights: Edges
     fallback: Tensor  # (K,) bool: every weight of the row had underflowed to 0
 
 
-def mixing_weights(
-    w: Tensor, neighbours: Tensor, own: Literal["gated", "full"], weighting: Weighting = "row"
-) -> Mixing:
+def mixing_weights(w: Edges, own: Literal["gated", "full"], weighting: Weighting = "row") -> Mixing:
     r"""Weights of the aggregation step.
 
     row:    $\hat w_{ij} = w_{ij} / \sum_{m \in N_i} w_{im}$;
     paper:  $w_{ij}$ as they are, so that the step grows with the number of good peers.
 
     Args:
-        w: (K, K) posterior edge probabilities.
-        neighbours: (K, K) bool, N_i; weights outside are 0.
+        w: posterior edge probabilities of the neighbours N_i; all others weigh 0.
         own: `gated` weighs the own update by w_ii, `full` by 1.
     """
-    eye = torch.eye(len(w), dtype=torch.bool, device=w.device)
-    w = w.masked_fill(~neighbours, 0.0)
     if own == "full":
-        w = w.masked_fill(eye, 1.0)
-    total = w.sum(dim=1, keepdim=True)
-    fallback = ~(total[:, 0] > 0)
-    scaled = w / total.clamp(min=torch.finfo(w.dtype).tiny) if weighting == "row" else w
-    return Mixing(torch.where(fallback[:, None], eye.to(w.dtype), scaled), fallback)
+        w = w.updated(_loops(w, torch.ones(len(w), dtype=torch.bool)))
+    total = w.row_sums()
+    fallback = ~(total > 0)
+    if weighting == "row":
+        w = w.on(w.values / total.clamp(min=torch.finfo(w.dtype).tiny)[w.i])
+    if bool(fallback.any()):
+        w = w.take(~fallback[w.i]).updated(_loops(w, fallback))
+    return Mixing(w.nonzero_pairs(), fallback)
+
+
+def _loops(like: Edges, clients: Tensor) -> Edges:
+    """Weight 1 on oneself, for the clients in (K,) bool."""
+    loops = Edges.loops(len(like), clients)
+    return loops.on(loops.values.to(like.dtype))
 
 
 def normalise_rows(w: Tensor) -> Tensor:
@@ -67,3 +73,18 @@ def without(w: Tensor, active: Tensor) -> Tensor:
     usable = (rest != 0) & active[:, None]
     alone = eye * torch.where(active[:, None] | total.isfinite(), total, 1.0)
     return torch.where(usable, kept * (total / torch.where(usable, rest, 1.0)), alone)
+
+
+def edges_without(w: Edges, active: Tensor) -> Edges:
+    """`without` for listed pairs."""
+    if bool(active.all()):
+        return w
+    total = w.row_sums()
+    kept = w.take(active[w.j])
+    rest = kept.row_sums()
+    usable = (rest != 0) & active
+    kept = kept.take(usable[kept.i])
+    kept = kept.on(kept.values * (total / torch.where(usable, rest, 1.0))[kept.i])
+    alone = torch.where(active | total.isfinite(), total, 1.0)
+    loops = Edges.loops(len(w), ~usable & (alone != 0))
+    return kept.updated(loops.on(alone[loops.i]))

@@ -1,9 +1,10 @@
-"""From a dense graph to a few neighbours a client."""
+"""From a dense graph to a few neighbours per client."""
 
 import torch
 from torch import Tensor
 
-from scool.randomness import uniform
+from scool.graph.edges import Edges
+from scool.randomness import uniform_of_pairs
 
 
 def num_kept(num_clients: int, fraction: float) -> int:
@@ -50,13 +51,28 @@ def keep_top(rank: Tensor, count: int, allowed: Tensor, keep_self: bool = True) 
     return best_columns(rank, count, allowed & ~own) | own
 
 
-def draw_peers(w: Tensor, count: int, allowed: Tensor, key: int, keep_self: bool = True) -> Tensor:
-    r"""(K, K) bool: `count` peers of each client, drawn with probabilities proportional to w,
-    without replacement.
+def keep_best(ranked: Edges, count: int, keep_self: bool = True) -> Edges:
+    """The same of listed pairs: for each client the `count` sources with the largest value."""
+    if not keep_self:
+        return _as_set(ranked.take(ranked.top(count)))
+    others = ranked.take(~ranked.is_loop)
+    everyone = torch.ones(ranked.num_clients, dtype=torch.bool)
+    own = Edges.loops(ranked.num_clients, everyone)
+    return _as_set(others.take(others.top(count))).updated(own)
+
+
+def draw_peers(w: Edges, count: int, key: int, keep_self: bool = True) -> Edges:
+    r"""`count` peers of each client, drawn with probabilities proportional to w, without
+    replacement.
 
     The largest $\log w_{ij} + G_{ij}$ with Gumbel noise $G_{ij} = -\log(-\log U_{ij})$. A client's
     draw depends on `key` and its own row alone.
     """
-    chance = uniform(key, torch.arange(len(w)), (w.shape[1],))
+    w = w.take(w.values > 0)
+    chance = uniform_of_pairs(key, w.i, w.j)
     gumbel = -torch.log(-torch.log(chance.clamp(min=1e-300)))
-    return keep_top(w.double().log() + gumbel, count, allowed & (w > 0), keep_self)
+    return keep_best(w.on(w.values.double().log() + gumbel), count, keep_self)
+
+
+def _as_set(graph: Edges) -> Edges:
+    return graph.on(torch.ones(graph.count, dtype=torch.bool), False)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from scool.contracts import Evidence, SelfMode
 from scool.errors import check_fields, require
+from scool.graph.edges import as_matrix
 from scool.priors import adam
 from scool.priors.attention_released import per_client_gradient, released_scores, target_rows
 from scool.priors.attention_updates import (
@@ -205,4 +206,4 @@ class Attention(GraphPrior[AttentionState]):
     def _scores(self, evidence: Evidence) -> Scores:
         null = resolve_null(self.null_loglik, evidence, learned=False)
         pairs = read_pairs(evidence, self.self_mode, null, self.temperature)
-        return read_scores(pairs, evidence.seen, self.self_mode)
+        return read_scores(pairs, as_matrix(evidence.seen), self.self_mode)

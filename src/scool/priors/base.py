@@ -5,6 +5,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 from torch import Tensor
 
 from scool.contracts import Evidence, Mixes
+from scool.graph.edges import Matrix
 from scool.types import Info, Params, Tree
 
 
@@ -12,8 +13,8 @@ class HasGraph(Protocol):
     """A state that carries the graph."""
 
     @property
-    def w(self) -> Tensor:
-        """(K, K) w_ij: how much client i learns from client j."""
+    def w(self) -> Matrix:
+        """w_ij: how much client i learns from client j."""
         ...
 
 
@@ -45,7 +46,7 @@ class GraphPrior(Generic[S]):
         """[M]: nothing to learn."""
         return state
 
-    def ranking(self, state: S, evidence: Evidence) -> Tensor:
+    def ranking(self, state: S, evidence: Evidence) -> Matrix:
         """Clients keep the neighbours with the largest weight."""
         return state.w
 

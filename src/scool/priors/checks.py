@@ -6,6 +6,7 @@ from torch import Tensor
 
 from scool.contracts import Evidence, Mixes, SelfMode
 from scool.errors import ConfigError, require, unknown
+from scool.graph.edges import Edges, values_at
 
 SLACK = 1e-6  # a graph that a person gives may be as far below 0, see `check_mixing_matrix`
 
@@ -31,17 +32,19 @@ def check_posterior(prior: Any, graph: Any, evidence: Evidence) -> None:
     Raises:
         ConfigError: names the prior and what is wrong.
     """
-    w, size = getattr(graph, "w", None), tuple(evidence.seen.shape)
-    if not isinstance(w, Tensor):
+    w, pairs = getattr(graph, "w", None), Edges.of(evidence.seen)
+    size = tuple(pairs.shape)
+    if not isinstance(w, Tensor | Edges):
         raise ConfigError(
             f"e_step of {type(prior).__name__} gave {type(w).__name__} as w: give a state with a "
             f"tensor w of shape {size}; see docs/own-prior-or-method.md"
         )
     if tuple(w.shape) == size:
-        measured = w[evidence.seen]
+        measured = values_at(w, pairs)
         if bool(measured.isfinite().all()) and bool((measured >= -SLACK).all()):
             return
-    odd, negative = int((~w.isfinite()).sum()), int((w < -SLACK).sum())
+    found = w.values if isinstance(w, Edges) else w
+    odd, negative = int((~found.isfinite()).sum()), int((found < -SLACK).sum())
     raise ConfigError(
         f"e_step of {type(prior).__name__} gave w of shape {tuple(w.shape)}, {odd} entries of it "
         f"not finite and {negative} negative: give weights of 0 or more of shape {size}; see "

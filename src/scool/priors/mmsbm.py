@@ -113,9 +113,8 @@ class MMSBM(GraphPrior[MMSBMState]):
         if self.warm_start and bool(state.started):
             starts.append(_only_measured(state, pairs))
         if not starts or pairs.is_dense:
-            log_lik, seen = evidence.log_lik.double().cpu(), evidence.seen.bool().cpu()
             rng = generator(int(state.key), "e-step")
-            omega = first_omega(log_lik, seen, self.num_blocks, True, 0, rng)
+            omega = first_omega(evidence.pairs, self.num_blocks, True, 0, rng)
             starts.append(_spread(state, omega, pairs))
         results = [self._sweep(start, pairs) for start in starts]
         best = results[0]

@@ -83,7 +83,7 @@ def mmsbm_bound(
     indicators = (phi_send.sum(1) * e).sum() + (phi_recv.sum(0) * e).sum()
     entropy = categorical_entropy(phi_send).sum() + categorical_entropy(phi_recv).sum()
     return (
-        pair_terms(pairs, w, temperature)
+        pair_terms(pairs.own, pairs.ratio, torch.where(pairs.mask, w, 0.0), temperature)
         + block.sum()
         + indicators
         + entropy

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from scool.contracts import Evidence, SelfMode
 from scool.errors import require
+from scool.graph.edges import Edges, unique
 
 Null: TypeAlias = Literal["uniform", "auto"] | float | tuple[float, ...]
 """log P_0(D_j), what explains D_j without an edge: a number, one number a client, or a name."""
@@ -17,8 +18,21 @@ SPARSE = 0.4  # share of the pairs above which they save nothing
 DENSE = 0.6  # share of the pairs from which on groups can be told apart without a hint
 
 
+class Measured(NamedTuple):
+    """The pairs that enter sums over (i, j), as edges; float64 on the CPU."""
+
+    edges: Edges  # a set; loops only where w_ii is inferred
+    ratio: Tensor  # (E,) l_ij - l0_j, tempered
+    own: Tensor  # scalar: sum_i l_ii of the data that always counts (tempered); 0 when gated
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether most pairs were measured, as in the rounds before the graph gets sparse."""
+        return self.edges.count > DENSE * len(self.edges) ** 2
+
+
 class Pairs(NamedTuple):
-    """The pairs that enter sums over (i, j); float64 on the CPU."""
+    """The same as matrices."""
 
     mask: Tensor  # (K, K) bool: measured; the diagonal only where w_ii is inferred
     ratio: Tensor  # (K, K) l_ij - l0_j, tempered; 0 outside the mask
@@ -40,23 +54,49 @@ class PairLists(NamedTuple):
 
     peer: Tensor  # (pairs,) the other client; the pairs of client 0 first, then of 1, ...
     ends: Tensor  # (K + 1,) where the pairs of each client begin and end
-    there: Tensor  # (pairs,) place of (i, j) in a flat K x K matrix
+    there: Tensor  # (pairs,) place of (i, j) among the edges; any where it is not measured
     back: Tensor  # (pairs,) place of (j, i)
     is_there: Tensor  # (pairs,) 1.0 where (i, j) is measured, else 0.0
     is_back: Tensor  # (pairs,) the same of (j, i)
 
 
-def list_pairs(pairs: Pairs) -> PairLists | None:
+def list_pairs(edges: Edges) -> PairLists | None:
     """The pairs as lists; None where there are so many that whole rows are faster."""
-    off = pairs.off
-    linked = off | off.T
-    count = linked.sum(dim=1)
-    if len(off) <= SMALL or int(count.sum()) > SPARSE * off.numel():
+    k = len(edges)
+    if k <= SMALL:
         return None
-    i, j = linked.nonzero().unbind(dim=1)
-    there, back = i * len(off) + j, j * len(off) + i
+    off = edges.take(~edges.is_loop)
+    linked: Tensor = unique(torch.cat([off.keys, off.j * k + off.i]))
+    if len(linked) > SPARSE * k**2:
+        return None
+    i, j = linked // k, linked % k
+    count = i.bincount(minlength=k)
     ends = torch.cat([count.new_zeros(1), count.cumsum(0)])
-    return PairLists(j, ends, there, back, off.take(there).double(), off.take(back).double())
+    (there, is_there), (back, is_back) = edges.find_keys(linked), edges.find_keys(j * k + i)
+    return PairLists(j, ends, there, back, is_there.double(), is_back.double())
+
+
+def read_edges(
+    evidence: Evidence,
+    self_mode: SelfMode,
+    null: Tensor | float | tuple[float, ...],
+    scale: float = 1.0,
+) -> Measured:
+    """Pairs, null model, likelihood temperature `scale` and self mode applied to the evidence."""
+    found = evidence.pairs
+    l0 = _null_of_each(null, len(found))
+    gated = self_mode == "gated"
+    own = torch.zeros((), dtype=torch.float64) if gated else found.loop_values().sum() / scale
+    edges = found if gated else found.take(~found.is_loop)
+    of_source = l0 if l0.ndim == 0 else l0.expand(len(found))[edges.j]
+    return Measured(edges, (edges.values - of_source) / scale, own)
+
+
+def _null_of_each(null: Tensor | float | tuple[float, ...], clients: int) -> Tensor:
+    l0 = torch.as_tensor(null, dtype=torch.float64).cpu()
+    fits = l0.ndim == 0 or len(l0) in (1, clients)
+    require(fits, "null_loglik", null, f"give one number, or one for each of {clients} clients")
+    return l0
 
 
 def read_pairs(
@@ -65,16 +105,13 @@ def read_pairs(
     null: Tensor | float | tuple[float, ...],
     scale: float = 1.0,
 ) -> Pairs:
-    """Mask, null model, likelihood temperature `scale` and self mode applied to the evidence."""
-    seen = evidence.seen.bool().cpu()
-    log_lik = torch.where(seen, evidence.log_lik.double().cpu(), 0.0)
+    """The same as matrices."""
+    found = evidence.pairs
+    seen, log_lik = found.on(torch.ones_like(found.i, dtype=torch.bool)).dense(), found.dense()
     diagonal = torch.eye(len(seen), dtype=torch.bool)
     gated = self_mode == "gated"
     mask = seen if gated else seen & ~diagonal
-    l0 = torch.as_tensor(null, dtype=torch.float64).cpu()
-    fits = l0.ndim == 0 or len(l0) in (1, len(seen))
-    require(fits, "null_loglik", null, f"give one number, or one for each of {len(seen)} clients")
-    ratio = torch.where(mask, (log_lik - l0) / scale, 0.0)
+    ratio = torch.where(mask, (log_lik - _null_of_each(null, len(seen))) / scale, 0.0)
     own = torch.zeros((), dtype=torch.float64) if gated else log_lik.diagonal().sum() / scale
     return Pairs(mask, ratio, own)
 

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from scool.contracts import Evidence, SelfMode
 from scool.errors import check_fields, require
+from scool.graph.edges import Edges
 from scool.priors.base import GraphPrior
 from scool.priors.dirichlet import expected_log_pi, update_alpha
-from scool.priors.pairs import Null, Pairs, check_null, list_pairs, read_pairs, resolve_null
+from scool.priors.pairs import Measured, Null, check_null, list_pairs, read_edges, resolve_null
 from scool.priors.sbm_released import released_w
 from scool.priors.sbm_updates import (
     beta_terms,
@@ -31,7 +32,7 @@ GROWTH = 1.25  # times as many measured pairs as at the last fresh start call fo
 class SBMState(NamedTuple):
     """q(Y, z, pi) with alpha and B; tensors only, so that a checkpoint holds all of it."""
 
-    w: Tensor  # (K, K) q(Y_ij = 1); 0 for pairs that were not measured
+    w: Edges  # q(Y_ij = 1); 0 for pairs that were not measured
     omega: Tensor  # (K, M) q(z_i)
     gamma: Tensor  # (K, M) q(pi_i)
     alpha: Tensor  # (M,)
@@ -118,7 +119,7 @@ class SBM(GraphPrior[SBMState]):
         omega = torch.full((K, M), 1 / M, dtype=torch.float64)
         B = torch.full((M, M), self.b_out, dtype=torch.float64).fill_diagonal_(self.b_in)
         key = torch.tensor(derive(seed, "sbm"))
-        w = torch.zeros(K, K, dtype=torch.float64)
+        w = Edges.none(K, 0.0)
         gamma = update_gamma(alpha, omega)
         return SBMState(w, omega, gamma, alpha, B, key, torch.tensor(False), torch.tensor(0))
 
@@ -129,7 +130,7 @@ class SBM(GraphPrior[SBMState]):
         if self.compat == "released":
             return released_w(state, evidence, self.temperature, rng)
         pairs = self._pairs(evidence)
-        known = pairs.mask.sum()
+        known = torch.tensor(pairs.edges.count)
         has_grown = bool(known > GROWTH * state.known)
         results: list[SBMState] = []
         if self.warm_start and bool(state.started):
@@ -147,17 +148,17 @@ class SBM(GraphPrior[SBMState]):
         self, state: SBMState, evidence: Evidence, rng: torch.Generator
     ) -> Iterator[SBMState]:
         """Fresh memberships, as often as asked for."""
-        log_lik, seen = evidence.log_lik.double().cpu(), evidence.seen.bool().cpu()
         is_seeded = self.init_mode == "seeded"
         for attempt in range(self.restarts):
-            omega = first_omega(log_lik, seen, self.num_blocks, is_seeded, attempt, rng)
+            omega = first_omega(evidence.pairs, self.num_blocks, is_seeded, attempt, rng)
             yield state._replace(omega=omega, gamma=update_gamma(state.alpha, omega))
 
     def m_step(self, state: SBMState, evidence: Evidence) -> SBMState:
         """[M] B and alpha, each if asked for."""
         if self.learn_B:
-            pairs = self._pairs(evidence)
-            B = update_B(pairs, state.w, state.omega, state.B, self.pseudo_count)
+            edges = self._pairs(evidence).edges
+            w = state.w.lookup(edges)
+            B = update_B(edges, w, state.omega, state.B, self.pseudo_count)
             state = state._replace(B=B)
         if self.learn_alpha:
             alpha = update_alpha(state.alpha, expected_log_pi(state.gamma))
@@ -172,33 +173,34 @@ class SBM(GraphPrior[SBMState]):
         """`blocks`: (K,) the block that each client belongs to most."""
         return {"blocks": state.omega.argmax(dim=1)}
 
-    def _pairs(self, evidence: Evidence) -> Pairs:
+    def _pairs(self, evidence: Evidence) -> Measured:
         null = resolve_null(self.null_loglik, evidence, self.learn_B)
         scale = self.temperature if self.temperature_mode == "likelihood" else 1.0
-        return read_pairs(evidence, self.self_mode, null, scale)
+        return read_edges(evidence, self.self_mode, null, scale)
 
     @property
     def _entropy_temperature(self) -> float:
         return self.temperature if self.temperature_mode == "entropy" else 1.0
 
-    def _bound(self, s: SBMState, pairs: Pairs) -> Tensor:
-        T = self._entropy_temperature
-        bound = sbm_bound(pairs, s.w, s.omega, s.gamma, s.alpha, s.B, T)
+    def _bound(self, s: SBMState, pairs: Measured) -> Tensor:
+        T, w = self._entropy_temperature, s.w.lookup(pairs.edges)
+        bound = sbm_bound(pairs, w, s.omega, s.gamma, s.alpha, s.B, T)
         return bound + beta_terms(s.B, self.pseudo_count) if self.learn_B else bound
 
-    def _sweep(self, s: SBMState, pairs: Pairs, rng: torch.Generator) -> SBMState:
+    def _sweep(self, s: SBMState, pairs: Measured, rng: torch.Generator) -> SBMState:
         """Repeat {w; Omega_i and gamma_i in random order}; end with w, which the method uses.
 
         gamma_i enters the update of Omega_i alone, so all gamma may wait for the end of a sweep.
         """
-        T, w, omega, gamma = self._entropy_temperature, s.w, s.omega, s.gamma
-        lists = list_pairs(pairs)
+        T, edges, omega, gamma = self._entropy_temperature, pairs.edges, s.omega, s.gamma
+        lists = list_pairs(edges)
+        w = pairs.ratio
         for sweep in range(self.sweeps):
             last, w = w, update_w(pairs, omega, s.B, T)
-            if sweep > 0 and bool((w - last).abs_().max() < self.tolerance):
+            if sweep > 0 and bool(((w - last).abs() < self.tolerance).all()):
                 break
-            order = torch.randperm(len(w), generator=rng)
-            omega = update_omega(pairs, w, omega, gamma, s.B, order, lists)
+            order = torch.randperm(len(omega), generator=rng)
+            omega = update_omega(edges, w, omega, gamma, s.B, order, lists)
             gamma = update_gamma(s.alpha, omega)
-        w = update_w(pairs, omega, s.B, T)
+        w = edges.on(update_w(pairs, omega, s.B, T))
         return s._replace(w=w, omega=omega, gamma=gamma)

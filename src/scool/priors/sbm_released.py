@@ -27,10 +27,10 @@ def released_w(
     whose weights all underflow is still the limit of the formula. Pairs that are not neighbours
     enter the sweeps with log-likelihood 0, the largest there is.
     """
-    seen = evidence.seen.bool().cpu()
-    log_lik = torch.where(seen, evidence.log_lik.double().cpu(), 0.0)
+    pairs = evidence.pairs
+    seen, log_lik = pairs.on(torch.ones_like(pairs.i, dtype=torch.bool)).dense(), pairs.dense()
     log_w, omega = released_sweeps(log_lik, state.alpha, state.B, temperature, rng)
-    w = masked_log_softmax(log_w, seen).exp()
+    w = pairs.on(masked_log_softmax(log_w, seen).exp()[pairs.i, pairs.j])
     started = torch.ones_like(state.started)
     return state._replace(w=w, omega=omega, gamma=state.alpha + omega, started=started)
 

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scool.graph.edges import Edges
 from scool.priors.dirichlet import dirichlet_terms, expected_log_pi
-from scool.priors.pairs import PairLists, Pairs
+from scool.priors.pairs import Measured, PairLists
 from scool.priors.safe_math import (
     LogB,
     bernoulli_entropy,
@@ -24,18 +25,17 @@ from scool.priors.safe_math import (
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
-def block_form(omega: Tensor, table: Tensor) -> Tensor:
-    r"""(K, K) $\sum_{gh}\Omega_{ig}\Omega_{jh} A_{gh}$; for i = j $\sum_g \Omega_{ig} A_{gg}$."""
-    form = omega @ table @ omega.T
-    return form.diagonal_scatter(omega @ table.diagonal())
+def block_form(edges: Edges, omega: Tensor, table: Tensor) -> Tensor:
+    r"""(E,) $\sum_{gh}\Omega_{ig}\Omega_{jh} A_{gh}$; for i = j $\sum_g \Omega_{ig} A_{gg}$."""
+    own = omega @ table.diagonal()
+    return torch.where(edges.is_loop, own[edges.i], edges.forms(omega @ table, omega))
 
 
-def update_w(pairs: Pairs, omega: Tensor, B: Tensor, temperature: float) -> Tensor:
+def update_w(pairs: Measured, omega: Tensor, B: Tensor, temperature: float) -> Tensor:
     r"""[SBM-w] $w_{ij} = \sigma\big([\,l_{ij} + \sum_{gh}\Omega_{ig}\Omega_{jh}
-    (\log B_{gh} - \log(1-B_{gh}))]/T\big)$; 0 for pairs that were not measured."""
-    logits = block_form(omega, log_B(B).logit)
-    logits = logits.add_(pairs.ratio).div_(temperature)  # in place: a new K x K matrix is slow
-    return logits.sigmoid_().masked_fill_(~pairs.mask, 0.0)
+    (\log B_{gh} - \log(1-B_{gh}))]/T\big)$ of the measured pairs, (E,)."""
+    logits = block_form(pairs.edges, omega, log_B(B).logit)
+    return ((logits + pairs.ratio) / temperature).sigmoid()
 
 
 def update_gamma(alpha: Tensor, omega: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ def update_gamma(alpha: Tensor, omega: Tensor) -> Tensor:
 
 
 def update_omega(
-    pairs: Pairs,
+    edges: Edges,
     w: Tensor,
     omega: Tensor,
     gamma: Tensor,
@@ -60,9 +60,9 @@ def update_omega(
     in proportion to the measured pairs.
     """
     tables = log_B(B)
-    bias: Array = (expected_log_pi(gamma) + _self_term(pairs, w, tables)).numpy()
+    bias: Array = (expected_log_pi(gamma) + _self_term(edges, w, tables)).numpy()
     stacked: Array = torch.cat([tables.on.T, tables.off.T, tables.on, tables.off]).numpy()
-    sums = _sums_by_rows(pairs, w) if lists is None else _sums_by_lists(lists, w)
+    sums = _sums_by_rows(edges, w) if lists is None else _sums_by_lists(lists, w)
     new: Array = omega.numpy().copy()
     for i in map(int, order):
         scores: Array = sums(i, new).reshape(-1) @ stacked + bias[i]
@@ -72,18 +72,19 @@ def update_omega(
     return torch.as_tensor(new)
 
 
-def _sums_by_rows(pairs: Pairs, w: Tensor) -> Callable[[int, Array], Array]:
+def _sums_by_rows(edges: Edges, w: Tensor) -> Callable[[int, Array], Array]:
     r"""(i, Omega) -> (4, M): $\sum_{j \ne i}\Omega_j$ times $w_{ij}$, $1-w_{ij}$, $w_{ji}$ and
     $1-w_{ji}$, over measured pairs."""
-    off = pairs.off.double()
-    on = w * off
+    other = (~edges.is_loop).double()
+    off, on = edges.on(other).dense(), edges.on(w * other).dense()
     rows: Array = torch.stack([on, off - on, on.T, (off - on).T], dim=1).numpy()  # (K, 4, K)
     return lambda i, omega: rows[i] @ omega
 
 
 def _sums_by_lists(lists: PairLists, w: Tensor) -> Callable[[int, Array], Array]:
     """The same from the pairs that a client is part of."""
-    there, back = w.take(lists.there), w.take(lists.back)
+    there = w.take(lists.there) * lists.is_there
+    back = w.take(lists.back) * lists.is_back
     parts = [there, lists.is_there - there, back, lists.is_back - back]
     values: Array = torch.stack(parts, dim=1).numpy()  # (pairs, 4)
     peers: np.ndarray[Any, np.dtype[np.int64]] = lists.peer.numpy()
@@ -97,24 +98,27 @@ def _sums_by_lists(lists: PairLists, w: Tensor) -> Callable[[int, Array], Array]
     return sums
 
 
-def _self_term(pairs: Pairs, w: Tensor, tables: LogB) -> Tensor:
+def _self_term(edges: Edges, w: Tensor, tables: LogB) -> Tensor:
     """(K, M) what a gated w_ii says about the block of i."""
-    gate, own = pairs.mask.diagonal()[:, None].double(), w.diagonal()[:, None]
+    gate, own = (edges.on(x).loop_values()[:, None] for x in (torch.ones_like(w), w))
     return gate * (own * tables.on.diagonal() + (1 - own) * tables.off.diagonal())
 
 
-def update_B(pairs: Pairs, w: Tensor, omega: Tensor, B: Tensor, pseudo_count: float) -> Tensor:
+def update_B(edges: Edges, w: Tensor, omega: Tensor, B: Tensor, pseudo_count: float) -> Tensor:
     r"""[SBM-B] $B_{gh} = \sum_{i \ne j} w_{ij}\Omega_{ig}\Omega_{jh} / \sum_{i \ne j}
     \Omega_{ig}\Omega_{jh}$ over measured pairs; a gated diagonal adds $\sum_i w_{ii}\Omega_{ig}$
     and $\sum_i \Omega_{ig}$ to $B_{gg}$.
 
     `pseudo_count` is a - 1 of a Beta(a, a) prior. Blocks that nothing is known about keep their B.
     """
-    off, gate = pairs.off.double(), pairs.mask.diagonal().double()
-    edges = omega.T @ (w * off) @ omega + torch.diag((gate * w.diagonal()) @ omega) + pseudo_count
-    count = omega.T @ off @ omega + torch.diag(gate @ omega) + 2 * pseudo_count
-    known = count > 1e-12
-    return torch.where(known, clip_probability(edges / count.clamp(min=1e-12)), B)
+
+    def total(weight: Tensor) -> Tensor:
+        off = edges.on(weight.masked_fill(edges.is_loop, 0.0))
+        return omega.T @ off.sum_rows(omega) + torch.diag(edges.on(weight).loop_values() @ omega)
+
+    on = total(w) + pseudo_count
+    count = total(torch.ones_like(w)) + 2 * pseudo_count
+    return torch.where(count > 1e-12, clip_probability(on / count.clamp(min=1e-12)), B)
 
 
 def beta_terms(B: Tensor, pseudo_count: float) -> Tensor:
@@ -123,14 +127,13 @@ def beta_terms(B: Tensor, pseudo_count: float) -> Tensor:
     return pseudo_count * (tables.on + tables.off).sum()
 
 
-def pair_terms(pairs: Pairs, w: Tensor, temperature: float) -> Tensor:
-    """The likelihood and T times the entropy of q(Y)."""
-    entropy = torch.where(pairs.mask, bernoulli_entropy(w), 0.0).sum()
-    return pairs.own + (w * pairs.ratio).sum() + temperature * entropy
+def pair_terms(own: Tensor, ratio: Tensor, w: Tensor, temperature: float) -> Tensor:
+    """The likelihood and T times the entropy of q(Y); w and the ratio are 0 for other pairs."""
+    return own + (w * ratio).sum() + temperature * bernoulli_entropy(w).sum()
 
 
 def sbm_bound(
-    pairs: Pairs,
+    pairs: Measured,
     w: Tensor,
     omega: Tensor,
     gamma: Tensor,
@@ -142,12 +145,12 @@ def sbm_bound(
 
     The Gaussian prior on theta is left out; it does not depend on the graph.
     """
-    tables = log_B(B)
-    block = w * block_form(omega, tables.on) + (1 - w) * block_form(omega, tables.off)
+    tables, edges = log_B(B), pairs.edges
+    block = w * block_form(edges, omega, tables.on) + (1 - w) * block_form(edges, omega, tables.off)
     indicators = (omega * expected_log_pi(gamma)).sum() + categorical_entropy(omega).sum()
     return (
-        pair_terms(pairs, w, temperature)
-        + torch.where(pairs.mask, block, 0.0).sum()
+        pair_terms(pairs.own, pairs.ratio, w, temperature)
+        + block.sum()
         + indicators
         + dirichlet_terms(alpha, gamma)
     )

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from scool.graph.edges import Edges
+
 SHARPNESS = 10.0  # similarities lie in [0, 1]; ten nats separate a seed's peers from strangers
 PEERS = 5  # that a client listens to; in a sparse round few of its own group are known
 STEPS = 4  # from peer to peer, to see how far a seed is known
@@ -59,13 +61,19 @@ class Peers(NamedTuple):
         return total / self.valid.sum(1, keepdim=True).clamp(min=1)
 
 
-def nearest_peers(log_lik: Tensor, seen: Tensor, count: int = PEERS) -> Peers:
+def nearest_peers(pairs: Edges, count: int = PEERS) -> Peers:
     """By the mean of l_ij and l_ji over the directions measured."""
-    measured = seen.double() + seen.T.double()
-    known = torch.where(seen, log_lik, 0.0)
-    mean = torch.where(measured > 0, (known + known.T) / measured.clamp(min=1), -torch.inf)
-    value, ids = mean.fill_diagonal_(-torch.inf).topk(min(count, len(mean)), dim=1)
-    return Peers(ids, value > -torch.inf)
+    k, off = len(pairs), pairs.take(~pairs.is_loop)
+    i, j, values = (torch.cat(ends) for ends in ((off.i, off.j), (off.j, off.i), [off.values] * 2))
+    total = Edges.gathered(k, i, j, values)
+    near = total.on(total.values / Edges.gathered(k, i, j, torch.ones_like(values)).values)
+    near = near.take(near.top(count))
+    order = near.values.sort(descending=True, stable=True).indices
+    order = order[near.i[order].sort(stable=True).indices]  # the nearest first, client by client
+    slot = torch.arange(near.count) - near.ends[near.i]
+    ids = torch.zeros(k, min(count, k), dtype=torch.int64)
+    ids[near.i, slot] = near.j[order]
+    return Peers(ids, torch.arange(ids.shape[1]) < near.degrees[:, None])
 
 
 def scattered_seeds(peers: Peers, count: int, first: int | None = None) -> list[int]:
@@ -111,19 +119,16 @@ def spread_omega(peers: Peers, num_blocks: int, first: int | None = None) -> Ten
 
 
 def first_omega(
-    log_lik: Tensor,
-    seen: Tensor,
-    num_blocks: int,
-    seeded: bool,
-    attempt: int,
-    rng: torch.Generator,
+    pairs: Edges, num_blocks: int, seeded: bool, attempt: int, rng: torch.Generator
 ) -> Tensor:
-    """Memberships for one start; later attempts begin their seeding at a random client."""
-    num_clients = len(seen)
+    """Memberships for one start, from the log-likelihoods of the measured pairs; later attempts
+    begin their seeding at a random client."""
+    num_clients = len(pairs)
     if not seeded:
         return random_omega(num_clients, num_blocks, rng)
     first = int(torch.randint(num_clients, (), generator=rng)) if attempt > 0 else None
-    if 2 * int(seen.sum()) < num_clients**2:
-        return spread_omega(nearest_peers(log_lik, seen), num_blocks, first)
-    near = similarity(log_lik, seen)
+    if 2 * pairs.count < num_clients**2:
+        return spread_omega(nearest_peers(pairs), num_blocks, first)
+    seen = pairs.on(torch.ones(pairs.count, dtype=torch.bool))
+    near = similarity(pairs.dense(), seen.dense())
     return seeded_omega(near, num_blocks, int(near.sum(1).argmax()) if first is None else first)

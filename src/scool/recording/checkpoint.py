@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from scool.errors import RunError
+from scool.graph.edges import Edges
+from scool.recording.edge_tensors import PARTS, from_tensors, to_tensors
 from scool.recording.lines import COUNT, OBJECT, check_kinds
 from scool.recording.tensors import TensorFile, write_tensors
 
@@ -24,9 +26,12 @@ class Checkpoint(NamedTuple):
 
 
 def flatten(state: Any, prefix: str = "") -> dict[str, Tensor]:
-    """Tensors of nested NamedTuples and dicts by path, e.g. `graph/w`."""
+    """Tensors of nested NamedTuples and dicts by path, e.g. `graph/w`. Edges are a matrix of few
+    clients, else `graph/w/i`, `j`, `values` and `fill`."""
     if isinstance(state, Tensor):
         return {prefix: state}
+    if isinstance(state, Edges):
+        return {f"{prefix}{name}": t for name, t in to_tensors(state).items()}
     items = state.items() if isinstance(state, Mapping) else state._asdict().items()
     flat: dict[str, Tensor] = {}
     for name, value in items:
@@ -44,6 +49,15 @@ def unflatten(template: S, tensors: Mapping[str, Tensor], prefix: str = "") -> S
                 f"{tuple(template.shape)}: it belongs to another configuration or version"
             )
         return tensors[prefix].to(template.device)  # type: ignore[return-value]
+    if isinstance(template, Edges):
+        found = {name: tensors[prefix + name] for name in PARTS if prefix + name in tensors}
+        try:
+            return from_tensors(found, len(template), template.fill)  # type: ignore[return-value]
+        except ValueError as error:
+            raise RunError(
+                f"the checkpoint holds {error} for {prefix!r} where the run needs the pairs of "
+                f"{len(template)} clients: it belongs to another configuration or version"
+            ) from error
     join = f"{prefix}/" if prefix else ""
     if isinstance(template, Mapping):
         return {n: unflatten(v, tensors, join + n) for n, v in template.items()}  # type: ignore

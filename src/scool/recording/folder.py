@@ -14,8 +14,10 @@ from typing import Any, final
 from torch import Tensor
 
 from scool.errors import RunError
+from scool.graph.edges import Matrix
 from scool.recording.checkpoint import Checkpoint, as_checkpoint
 from scool.recording.disk import LARGEST_TEXT, open_plain, read_text, sync_folder
+from scool.recording.edge_tensors import from_tensors
 from scool.recording.header import parse_header
 from scool.recording.lines import Lines, read_rounds
 from scool.recording.lock import LOCK
@@ -203,8 +205,8 @@ class RunFolder:
         rounds = sorted(int(match[1]) for match in found if match)
         return {t: self.path / graph_name(t) for t in rounds}
 
-    def read_graph(self, round: int) -> Tensor:
-        """The mixing weights (K, K) of a round.
+    def read_graph(self, round: int) -> Matrix:
+        """The mixing weights of a round: a matrix, or edges where many clients wrote lists.
 
         Raises:
             RunError: they are not there, or not those that were written.
@@ -212,6 +214,9 @@ class RunFolder:
         name = graph_name(round)
         try:
             found = self.read(name, "graph")
+            if "w/i" in found.tensors and found.about.get("round", round) == round:
+                parts = {name.removeprefix("w"): t for name, t in found.tensors.items()}
+                return from_tensors(parts, int(found.about["clients"]), 0.0)
             w = found.tensors.get("w")
             if w is None or w.dim() != 2 or w.shape[0] != w.shape[1] or not w.is_floating_point():
                 raise ValueError("it holds no square matrix of weights")
@@ -225,7 +230,7 @@ class RunFolder:
             )
             raise damaged(self.path / name, error, remedy) from error
 
-    def graphs(self) -> dict[int, Tensor]:
+    def graphs(self) -> dict[int, Matrix]:
         """The mixing weights of every round whose file is there."""
         files = self.graph_files().items()
         return {t: self.read_graph(t) for t, file in files if file.exists() or file.is_symlink()}

@@ -19,10 +19,12 @@ import torch
 from torch import Tensor
 
 from scool.errors import RunError
+from scool.graph.edges import Edges, Matrix
 from scool.recording.background import Background
 from scool.recording.checkpoint import save_checkpoint
 from scool.recording.copies import HostCopies
 from scool.recording.disk import clean, delete, sync, write_json
+from scool.recording.edge_tensors import to_tensors
 from scool.recording.folder import (
     METRICS,
     TIMING,
@@ -163,10 +165,17 @@ class RunWriter:
         """Add a line to a `.jsonl` file."""
         self.log(name).append(row)
 
-    def write_graph(self, round: int, w: Tensor) -> None:
-        """The weights that mixed in this round, float32. The next checkpoint makes them durable."""
-        tensors = {"w": w.detach().to("cpu", torch.float32)}
-        self.write(graph_name(round), "graph", tensors, {"round": round}, durable=False)
+    def write_graph(self, round: int, w: Matrix) -> None:
+        """The weights that mixed in this round, float32: a matrix, or the lists of many clients.
+        The next checkpoint makes them durable."""
+        about: dict[str, Any] = {"round": round}
+        if isinstance(w, Edges):
+            listed = to_tensors(w.on(w.values.float()))
+            tensors = {f"w{name}": t for name, t in listed.items()}
+            about |= {"clients": len(w)}
+        else:
+            tensors = {"w": w.detach().to("cpu", torch.float32)}
+        self.write(graph_name(round), "graph", tensors, about, durable=False)
 
     def write(
         self,

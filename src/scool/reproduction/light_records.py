@@ -12,6 +12,7 @@ from torch import Tensor
 
 from scool.data.federation import Federation
 from scool.evaluation.graph_error import adjusted_rand, communities, graph_l1
+from scool.graph.edges import Edges, as_matrix
 from scool.recording.folder import METRICS, TIMING, RunFolder, checkpoint_name, graph_name
 from scool.recording.shards import part_names
 from scool.recording.writer import RunWriter
@@ -44,14 +45,14 @@ class LightRecords:
         done = {row["round"] for row in rows}
         for t, graph in folder.graphs().items():
             if t not in done:
-                rows += self._measure(t, graph)
+                rows += self._measure(t, as_matrix(graph))
             self._forget(t)
         self.writer.rewrite(GRAPH_ERROR, sorted(rows, key=lambda row: row["round"]))
 
     def round(self, row: Mapping[str, Any], info: Info) -> None:
         t, graph = int(row["round"]), info["graph"]
-        assert isinstance(graph, Tensor)
-        for found in self._measure(t, graph.cpu().float()):  # as the file has it
+        assert isinstance(graph, Tensor | Edges)
+        for found in self._measure(t, as_matrix(graph).cpu().float()):  # as the file has it
             self.writer.append(GRAPH_ERROR, found)
         self._forget(t)
 

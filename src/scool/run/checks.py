@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from scool.contracts import Engine, Method, OwnMethod
 from scool.errors import ConfigError, ModelError, require
+from scool.graph.edges import Edges, Matrix
 from scool.learning.local_sgd import LocalSGD
 from scool.types import Info, Params
 
@@ -106,8 +107,8 @@ def checked_step(
     if "train_loss" not in info:
         raise ConfigError(f"{name}.step gave no info['train_loss'], the losses of training; {PAGE}")
     graph, size = info.get("graph"), (len(active), len(active))
-    if not isinstance(graph, Tensor) or tuple(graph.shape) != size:
-        found = tuple(graph.shape) if isinstance(graph, Tensor) else graph
+    if not isinstance(graph, Tensor | Edges) or tuple(graph.shape) != size:
+        found = tuple(graph.shape) if isinstance(graph, Tensor | Edges) else graph
         raise ConfigError(
             f"{name}.step gave info['graph'] = {found!r}: give the weights {size} that it mixed "
             f"with, the identity where it does not mix; {PAGE}"
@@ -116,15 +117,16 @@ def checked_step(
     return state, info
 
 
-def _check_graph(name: str, graph: Tensor, active: Tensor, averages: bool) -> None:
+def _check_graph(name: str, graph: Matrix, active: Tensor, averages: bool) -> None:
     """Refuse weights that are not finite, or are not those of averages where these are promised."""
     found = f"{name}.step gave info['graph']"
-    sums = graph.sum(dim=1, dtype=torch.float64).cpu()[active]
+    sums, least = _sums_and_least(graph)
+    sums = sums[active]
     if not bool(sums.isfinite().all()):
         raise ConfigError(f"{found} with weights that are not finite: give finite ones; {PAGE}")
     if not averages or not len(sums):
         return
-    lowest = float(graph.amin(dim=1).cpu()[active].min())
+    lowest = float(least[active].min())
     total = float(sums[(sums - 1).abs().argmax()])
     if lowest < -SLACK or abs(total - 1) > SLACK:
         what = f"a weight of {lowest:.4g}" if lowest < -SLACK else f"a row that sums to {total:.4g}"
@@ -132,6 +134,15 @@ def _check_graph(name: str, graph: Tensor, active: Tensor, averages: bool) -> No
             f"{found} with {what}: give weights of 0 or more whose rows sum to 1, or put "
             f"`averages = False` into the class if it takes other sums; {PAGE}"
         )
+
+
+def _sums_and_least(graph: Matrix) -> tuple[Tensor, Tensor]:
+    """(K,) the sum of each row and its smallest weight."""
+    if isinstance(graph, Edges):
+        least = torch.zeros(len(graph), dtype=torch.float64)
+        least.scatter_reduce_(0, graph.i, graph.values.double(), "amin")
+        return graph.row_sums(graph.values.double()), least
+    return graph.sum(dim=1, dtype=torch.float64).cpu(), graph.amin(dim=1).cpu()
 
 
 def remarks(method: Method[Any], rounds: int) -> list[str]:

@@ -20,6 +20,7 @@ from scool.engine.ranks.group import RankLost, Ranks
 from scool.engine.ranks.placement import Placement, better_placement
 from scool.engine.sharded import AnyEngine, ShardedEngine
 from scool.errors import RunError, ScoolError
+from scool.graph.edges import Edges, Matrix
 from scool.recording.checkpoint import Checkpoint, flatten, unflatten
 from scool.recording.folder import METRICS, TIMING, RunFolder, check_free, make_folder
 from scool.recording.lock import writing
@@ -50,7 +51,7 @@ class Progress:
     done: int = 0
     asked: int = 0  # rounds of the last checkpoint that is written or under way
     history: list[dict[str, Any]] = field(default_factory=list)
-    graphs: dict[int, Tensor] = field(default_factory=dict)
+    graphs: dict[int, Matrix] = field(default_factory=dict)
     seconds: float = 0.0
     moved: int = -SETTLED  # the round after which clients changed ranks
     parts: "Future[str] | None" = None  # of this rank, of a checkpoint that others have parts of
@@ -60,7 +61,7 @@ class Progress:
         self, state: Any, row: dict[str, Any], info: Info, engine: AnyEngine, seconds: float
     ) -> None:
         graph = info["graph"]
-        assert isinstance(graph, Tensor)
+        assert isinstance(graph, Tensor | Edges)
         is_kept = self.rounds <= LONG or self.done < EARLY or "scores" in row
         if self.writer and self.ranks.is_first:
             timing = {"round": self.done, "seconds": seconds, **self._rank_traffic()}
@@ -70,11 +71,14 @@ class Progress:
             self.writer.append(METRICS, row)
         self.history.append(row)
         if is_kept and self.ranks.is_first:
-            self.graphs[self.done] = graph.cpu().float()
+            is_list = isinstance(graph, Edges)
+            self.graphs[self.done] = (
+                graph.on(graph.values.float()) if is_list else graph.cpu().float()
+            )
         self.seconds += seconds
         self.state, self.active, self.done = state, engine.active, self.done + 1
 
-    def settle(self, engine: AnyEngine, graph: Tensor) -> None:
+    def settle(self, engine: AnyEngine, graph: Matrix) -> None:
         """Several ranks: put clients that learn from each other on the same rank, where it pays
         and they did not move a short while ago. No influence on results but rounding."""
         if not isinstance(engine, ShardedEngine) or self.done - self.moved < SETTLED:

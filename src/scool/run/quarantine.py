@@ -9,7 +9,8 @@ from torch import Tensor
 from scool.data.federation import Federation
 from scool.engine.sharded import AnyEngine
 from scool.errors import BROKEN_DATA, QuarantineError, first_few, not_finite
-from scool.graph.normalise import without
+from scool.graph.edges import SMALL, Edges
+from scool.graph.normalise import edges_without, without
 
 
 def check_anybody(engine: AnyEngine) -> None:
@@ -36,9 +37,13 @@ def warn_quarantined(row: Mapping[str, Any], before: Sequence[Mapping[str, Any]]
 
 def as_mixed(info: Mapping[str, Any], active: Tensor) -> dict[str, Any]:
     """Nobody mixes what clients in quarantine have, whatever weights a method gives them. (One that
-    mixes before it trains did so a last time in the round in which a client breaks.)"""
+    mixes before it trains did so a last time in the round in which a client breaks.) The graph of
+    few clients is given on as a matrix, which people and records find easier."""
     graph = info["graph"]
-    return {**info, "graph": without(graph, active.to(graph.device))}
+    if not isinstance(graph, Edges):
+        return {**info, "graph": without(graph, active.to(graph.device))}
+    graph = edges_without(graph, active)
+    return {**info, "graph": graph.dense() if len(graph) <= SMALL else graph}
 
 
 def check_test(federation: Federation, strict: bool, is_first: bool) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from scool.columns import LAST
 from scool.data.federation import Federation
 from scool.errors import require, unknown
+from scool.graph.edges import Matrix, as_matrix
 from scool.models import unstack
 from scool.run.client_model import ClientModel
 from scool.run.graph import Graph
@@ -31,7 +32,7 @@ class Result:
     theta: Tree  # the models, client axis first, on the CPU
     score: Tensor  # (K,) test accuracy in percent, or R^2 for regression
     history: Sequence[Mapping[str, Any]]  # one row a round, as in metrics.jsonl
-    graphs: Mapping[int, Tensor]  # the mixing weights of every round, (K, K)
+    graphs: Mapping[int, Matrix]  # the mixing weights of every round; edges of many clients
     federation: Federation
     module: nn.Module = field(repr=False)
     run_dir: Path | None = None
@@ -52,7 +53,8 @@ class Result:
             return None
         last, about = max(self.graphs), self.federation
         title = f"{self.method}, round {last + 1}"
-        return Graph.of(self.graphs[last], title, about.client_names, about.groups, about.classes)
+        w = as_matrix(self.graphs[last])
+        return Graph.of(w, title, about.client_names, about.groups, about.classes)
 
     @property
     def elbo(self) -> list[float]:

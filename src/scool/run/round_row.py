@@ -8,6 +8,7 @@ from scool.data.federation import Federation
 from scool.engine.sharded import AnyEngine
 from scool.evaluation.accuracy import Scores
 from scool.evaluation.graph_error import adjusted_rand, communities, graph_l1
+from scool.graph.edges import Edges, Matrix, as_matrix
 from scool.run.result import finite, spread
 from scool.types import Info
 
@@ -64,12 +65,15 @@ def _describe_scores(scores: Scores, federation: Federation) -> dict[str, Any]:
 
 
 def _describe_graph(
-    graph: Tensor | float, active: Tensor, federation: Federation
+    graph: Matrix | float, active: Tensor, federation: Federation
 ) -> dict[str, Any]:
     """Distance to the true graph, and whether its groups show among those who are not in
     quarantine, as the others belong to none."""
-    assert isinstance(graph, Tensor)
+    assert isinstance(graph, Tensor | Edges)
     row: dict[str, Any] = {}
+    if federation.truth is None and federation.groups is None:
+        return row
+    graph = as_matrix(graph)  # as large as the true one
     if federation.truth is not None:
         row["graph_l1"] = graph_l1(graph.cpu(), federation.truth.cpu())
     if federation.groups is not None:

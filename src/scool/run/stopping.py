@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import final
 
 import torch
-from torch import Tensor
 
 from scool.engine.ranks.group import Ranks
+from scool.graph.edges import Edges, Matrix
 
 
 @final
@@ -27,7 +27,7 @@ class Stop:
             raise KeyboardInterrupt
         self.is_asked = True
 
-    def agree(self, graph: Tensor | float) -> None:
+    def agree(self, graph: Matrix | float) -> None:
         """At the end of a round: make sure that all ranks hold the same graph.
 
         Raises:
@@ -60,6 +60,8 @@ class Stop:
                 signal.signal(number, handler)
 
 
-def _checksum(graph: Tensor | float) -> int:
+def _checksum(graph: Matrix | float) -> int:
     """Of the bits of all weights."""
+    if isinstance(graph, Edges):
+        return int((graph.values.double().view(torch.int64) * (graph.keys + 1)).sum())
     return int(torch.as_tensor(graph).double().contiguous().view(torch.int64).sum())

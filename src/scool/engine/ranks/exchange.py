@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from scool.engine.counted import model_bytes
-from scool.engine.edges import Edges, to_matrix
+from scool.engine.edges import PairList
 from scool.engine.ranks.group import Ranks
 from scool.engine.ranks.placement import Placement
 from scool.types import Tree
@@ -77,12 +77,12 @@ class Exchange:
         abroad = wanted & (self.placement.holder != torch.arange(self.ranks.size)[:, None])
         self.ranks.ledger.add(purpose, times * int(abroad.sum()), model_bytes(tree))
 
-    def matrix(self, mine: Tensor, edges: Edges) -> Tensor:
-        """(K, K) from the values of the edges whose j is held here; NaN elsewhere."""
+    def of_edges(self, mine: Tensor, edges: PairList) -> Tensor:
+        """(E,) from the values of the edges whose j is held here."""
         holder = self.placement.holder[edges.j]
         order = holder.argsort(stable=True)  # rank after rank
         values = self.ranks.gather(mine, holder.bincount(minlength=self.ranks.size).tolist())
-        return to_matrix(edges.take(order), values, len(self.placement.holder))
+        return torch.empty_like(values).index_put_((order,), values)
 
     def rows(self, mine: Tensor) -> Tensor:
         """Rows of the clients held here -> rows of all K, in order."""

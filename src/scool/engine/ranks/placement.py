@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scool.engine.edges import Edges, edges_of
+from scool.engine.edges import PairList, edges_of
 from scool.errors import require
+from scool.graph.edges import Matrix, as_matrix
 
 SPARSE = 0.5  # above this share of nonzero weights every rank needs everyone, wherever they are
 WORTH = 0.8  # clients move where no more than this share of the traffic is left
@@ -58,13 +59,13 @@ class Placement:
         out[self.holder[i], j] = True
         return out
 
-    def abroad(self, edges: Edges) -> int:
+    def abroad(self, edges: PairList) -> int:
         """Rows that travel between ranks where client i has to see j for each edge."""
         wanted = self.wanted(edges.i, edges.j)
         return int((wanted & (self.holder != torch.arange(self.ranks)[:, None])).sum())
 
 
-def better_placement(placement: Placement, graph: Tensor) -> Placement | None:
+def better_placement(placement: Placement, graph: Matrix) -> Placement | None:
     """A placement by the communities of a sparse graph (K, K), where it saves enough traffic.
 
     Every rank keeps its number of clients. Equal graphs give equal answers on all ranks.
@@ -73,9 +74,11 @@ def better_placement(placement: Placement, graph: Tensor) -> Placement | None:
         return None
     edges = edges_of(graph)
     now = placement.abroad(edges)
-    if len(edges.i) > SPARSE * graph.numel() or not now:
+    if len(edges.i) > SPARSE * len(graph) ** 2 or not now:
         return None
-    together = Placement(by_community((graph != 0).cpu(), placement.counts), placement.ranks)
+    together = Placement(
+        by_community((as_matrix(graph) != 0).cpu(), placement.counts), placement.ranks
+    )
     return together if together.abroad(edges) <= WORTH * now else None
 
 
