@@ -5,7 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from safetensors import safe_open
+from safetensors.torch import save_file
+
 from scool.data.federation import Federation
+from scool.recording.checkpoint import _digest
 from scool.recording.clients import NAME, clients_file
 from scool.recording.folder import METRICS, RunFolder
 from scool.recording.log import Log
@@ -67,7 +71,6 @@ def drop(run: Path, *names: str) -> None:
 
 def make_old(run: Path, name: str = "run.json") -> None:
     """The folder as the first version would have written it: no identity, no seals, no manifest.
-    Checkpoints are left as they are.
 
     Args:
         name: of the file that says what the folder is; `tune.json` of a search.
@@ -77,10 +80,26 @@ def make_old(run: Path, name: str = "run.json") -> None:
     header = {n: v for n, v in header.items() if n not in ("run", SEAL)}
     header["format"] = header["format"].replace("-2", "-1")
     (run / name).write_text(json.dumps(header))
+    for file in [*run.glob("*.safetensors"), *run.glob("graphs/*.safetensors")]:
+        _unseal(file)
     for log in run.glob("*.jsonl"):
         rows = [json.loads(line) for line in log.read_text().splitlines()]
         text = "".join(json.dumps(_unsealed(row)) + "\n" for row in rows)
         log.write_text(text)
+
+
+def _unseal(path: Path) -> None:
+    """A file of tensors of the first format."""
+    with safe_open(path, framework="pt") as file:
+        about = json.loads(file.metadata()["scool"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}
+    if SEAL not in about:
+        return
+    about = {n: v for n, v in about.items() if n not in ("run", "tensors", "parts", SEAL)}
+    about["format"] = about["format"].replace("-2", "-1")
+    if "rounds" in about:
+        about["sha256"] = _digest(tensors, about["rounds"])
+    save_file(tensors, path, metadata={"scool": json.dumps(about)})
 
 
 def _unsealed(row: Mapping[str, Any]) -> dict[str, Any]:

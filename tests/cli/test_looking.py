@@ -12,6 +12,7 @@ import pytest
 import torch
 from rich.console import Console as RichConsole
 
+import scool
 from records import change_header, stop_at
 from scool.cli import console as console_module
 from scool.cli.live import View, sparkline
@@ -219,3 +220,28 @@ def test_run_on_a_terminal_is_live(
     words = ["run", "local", "--rounds", "1", "--out", str(tmp_path / "q"), *SMALL]
     assert dispatch(words) == 0
     assert screen.getvalue() == "", "quiet is quiet"
+
+
+def test_verify_all_looks_at_every_folder_whatever_is_in_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    federation = scool.synthetic(num_clients=4, groups=2, seed=0)
+    for name in ("a", "b", "c", "d"):
+        scool.fit(federation, "linear", scool.LocalOnly(), rounds=1, out=tmp_path / name)
+    (tmp_path / "b" / "metrics.jsonl").unlink()
+    (tmp_path / "b" / "metrics.jsonl").mkdir()
+    for file in ("run.json", "metrics.jsonl"):
+        (tmp_path / "c" / file).unlink()
+    assert dispatch(["export", str(tmp_path / "d"), "--out", str(tmp_path / "models")]) == 0
+    (tmp_path / "models" / "models" / "client-0001.safetensors").unlink()
+    capsys.readouterr()
+    assert dispatch(["verify", "--all", str(tmp_path)]) == 2
+    lines = capsys.readouterr().out.splitlines()
+    found = {
+        line.split(": ")[0].rpartition("/")[2]: line.split(": ")[1].split(",")[0]
+        for line in lines
+        if line.startswith(str(tmp_path))
+    }
+    damaged = dict.fromkeys("bc", "damaged") | {"models": "damaged"}
+    assert found == dict.fromkeys("ad", "whole") | damaged
+    assert "client-0001.safetensors is missing" in "\n".join(lines)

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from records import make_old
 from scool.errors import RunError
 from scool.recording.checkpoint import (
     Checkpoint,
@@ -24,8 +26,10 @@ from scool.recording.checkpoint import (
     unflatten,
 )
 from scool.recording.disk import write_bytes, write_json
-from scool.recording.folder import RunFolder
+from scool.recording.folder import RunFolder, state_round
+from scool.recording.seals import with_seal
 from scool.recording.tensors import read_tensors
+from scool.recording.verify import verify_run
 from scool.recording.writer import RunWriter
 
 
@@ -363,3 +367,87 @@ def test_only_plain_files_are_read(tmp_path: Path, kind: str) -> None:
         path.mkdir()
     with pytest.raises(RunError, match=r"run\.json cannot be read: (it is|Is a)"):
         RunFolder(writer.path).header  # noqa: B018
+
+
+def test_a_folder_of_graphs_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    """Behind it nothing is read, written or deleted."""
+    writer = RunWriter.create(tmp_path / "run", {})
+    writer.write_graph(0, torch.eye(2))
+    writer.seal()
+    (writer.path / "graphs").rename(tmp_path / "theirs")
+    (writer.path / "graphs").symlink_to(tmp_path / "theirs")
+    for name in (".precious.tmp", "000500.safetensors"):
+        (tmp_path / "theirs" / name).touch()
+    with pytest.raises(RunError, match="graphs cannot be read: graphs is a link"):
+        RunWriter.take_up(RunFolder(writer.path), 0)
+    with pytest.raises(RunError, match="graphs is a link"):
+        RunFolder(writer.path).read_graph(0)
+    assert len(list((tmp_path / "theirs").iterdir())) == 3
+    assert not verify_run(writer.path).is_whole
+
+
+def test_a_damaged_graph_is_left_out_when_a_run_goes_on(tmp_path: Path) -> None:
+    writer = RunWriter.create(tmp_path / "run", {})
+    for round in (0, 1):
+        writer.write_graph(round, torch.eye(2))
+        writer.append("metrics.jsonl", line(round))
+    writer.seal()
+    path = writer.path / "graphs" / "000000.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.warns(UserWarning, match="000000.safetensors is damaged.*goes on without"):
+        again = RunWriter.take_up(RunFolder(writer.path), 2)
+    assert not again.has("graphs/000000.safetensors") and again.has("graphs/000001.safetensors")
+
+
+def test_a_sealed_checkpoint_of_another_run_is_refused_by_an_old_folder(tmp_path: Path) -> None:
+    writer = RunWriter.create(tmp_path / "run", {"identity": {"seed": 0}})
+    writer.save(1, flatten(state()))
+    writer.seal()
+    make_old(writer.path)
+    last, _ = RunFolder(writer.path).last_checkpoint()
+    assert last is not None and last.rounds == 1
+    save_checkpoint(writer.path / "checkpoint-000002.safetensors", 2, flatten(state()), "f" * 32)
+    last, (words,) = RunFolder(writer.path).last_checkpoint()
+    assert last is not None and last.rounds == 1 and "it belongs to another run" in words
+
+
+def test_parts_of_ranks_in_an_old_folder_get_checksums(tmp_path: Path) -> None:
+    """All of them, also those that the rank that goes on has not read."""
+    writer = RunWriter.create(tmp_path / "run", {"identity": {"seed": 0}})
+    ids = [torch.tensor([0]), torch.tensor([1])]
+    seals = {}
+    for rank, mine in enumerate(ids):
+        rows = {"theta/x": torch.randn(1, 2)}
+        seals[f"shard-000001-{rank}-of-2.safetensors"] = writer.save_part(
+            1, rank, 2, mine, rows
+        ).result()
+    writer.save(1, {"shards/holder": torch.tensor([0, 1])}, seals)
+    writer.seal()
+    make_old(writer.path)
+    folder = RunFolder(writer.path)
+    folder.load_checkpoint(1, ids[0])  # as the first of two ranks
+    RunWriter.take_up(folder, 1)
+    assert RunFolder(writer.path).load_checkpoint(1).tensors["theta/x"].shape == (2, 2)
+    assert verify_run(writer.path).is_whole
+
+
+@pytest.mark.parametrize("lost", ["tensors", "run", "format", "round"])
+def test_a_sealed_description_that_lacks_a_field_is_damage(tmp_path: Path, lost: str) -> None:
+    writer = RunWriter.create(tmp_path / "run", {})
+    writer.write_graph(0, torch.eye(2))
+    path = writer.path / "graphs" / "000000.safetensors"
+    with safe_open(path, framework="pt") as file:
+        about = json.loads(file.metadata()["scool"])
+    del about[lost]
+    save_file({"w": torch.eye(2)}, path, metadata={"scool": json.dumps(with_seal(about))})
+    if lost == "round":
+        assert torch.equal(RunFolder(writer.path).read_graph(0), torch.eye(2))
+    else:
+        with pytest.raises(RunError, match=r"000000\.safetensors is damaged"):
+            RunFolder(writer.path).read_graph(0)
+
+
+def test_rounds_of_checkpoints_are_read_from_their_names() -> None:
+    assert state_round("checkpoint-1000000.safetensors") == 1_000_000
+    assert state_round("shard-000012-1-of-2.safetensors") == 12
+    assert state_round("checkpoint-abc.safetensors") is None

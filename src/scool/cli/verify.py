@@ -1,6 +1,7 @@
 """`scool verify DIR`: whether records are whole, and what can be recovered."""
 
 import json as json_module
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import tyro
 
 from scool.errors import RunError, printable
+from scool.recording.folder import is_run
 from scool.recording.verify import Finding, Verdict, verify_models, verify_run
 from scool.sweep.compare import read_comparison
 from scool.sweep.tune import check_search
@@ -29,12 +31,13 @@ def verify(arguments: Sequence[str]) -> int:
     command = tyro.cli(VerifyCommand, args=list(arguments), prog="scool verify")
     if not command.folders:
         raise RunError("scool verify needs a folder: scool verify RUN, or scool verify --all runs")
-    verdicts = [verdict for path in command.folders for verdict in _verdicts(path, command.all)]
-    for verdict in verdicts:
-        print(json_module.dumps(_as_json(verdict)) if command.json else printable(_words(verdict)))
-    broken = [verdict for verdict in verdicts if not verdict.is_whole]
-    if not command.json and len(verdicts) > 1:
-        print(f"{len(verdicts) - len(broken)} of {len(verdicts)} folders are whole")
+    good, broken = 0, 0
+    for verdict in (v for path in command.folders for v in _verdicts(path, command.all)):
+        words = json_module.dumps(_as_json(verdict)) if command.json else printable(_words(verdict))
+        print(words, flush=True)
+        good, broken = good + verdict.is_whole, broken + (not verdict.is_whole)
+    if not command.json and good + broken > 1:
+        print(f"{good} of {good + broken} folders are whole")
     return 2 if broken else 0
 
 
@@ -42,31 +45,49 @@ def _verdicts(path: Path, is_all: bool) -> Iterator[Verdict]:
     """One verdict per folder that holds records."""
     if not path.is_dir():
         raise RunError(f"folder = {str(path)!r} is not a folder: give a run or a comparison")
-    is_group = (path / "compare.json").is_file() or (path / "tune.json").is_file()
-    if is_group:
-        yield _verify_group(path)
-    if is_group or is_all:
-        yield from (verdict for folder in _below(path) for verdict in _verdicts_of(folder))
-    if not is_group and (not is_all or _is_run(path)):
-        yield verify_run(path) if _is_run(path) else verify_models(path)
+    folders = [path, *_below(path)] if is_all or _is_group(path) else [path]
+    found = False
+    for folder in folders:
+        if folder == path or not (folder.name == "models" and _has_models(folder.parent)):
+            for verdict in _verdicts_of(folder):
+                found = True
+                yield verdict
+    if not found:
+        raise RunError(f"{path} holds neither a run, nor a comparison, nor exported models")
 
 
 def _verdicts_of(folder: Path) -> Iterator[Verdict]:
-    if (folder / "compare.json").is_file() or (folder / "tune.json").is_file():
-        yield _verify_group(folder)
-    if _is_run(folder):
-        yield verify_run(folder)
+    """What is in this folder. Nothing in it, however crafted, keeps others from being looked at."""
+    for is_there, check in (
+        (_is_group(folder), _verify_group),
+        (is_run(folder), verify_run),
+        (not is_run(folder) and _has_models(folder), verify_models),
+    ):
+        if is_there:
+            try:
+                yield check(folder)
+            except Exception as error:
+                verdict = Verdict(folder)
+                verdict.findings.append(Finding(folder.name, "damaged", str(error)))
+                yield verdict
 
 
 def _below(path: Path) -> Iterator[Path]:
-    """The folders below, without those that links lead to."""
-    for folder in sorted(f for f in path.iterdir() if f.is_dir() and not f.is_symlink()):
-        yield folder
-        yield from _below(folder)
+    """The folders below. Links are named and not followed."""
+    for folder in sorted(f for f in path.iterdir() if f.is_dir()):
+        if folder.is_symlink():
+            warnings.warn(f"{folder} is a link and is not followed", stacklevel=2)
+        else:
+            yield folder
+            yield from _below(folder)
 
 
-def _is_run(path: Path) -> bool:
-    return any((path / name).is_file() for name in ("run.json", "metrics.jsonl"))
+def _is_group(path: Path) -> bool:
+    return any((path / name).is_file() for name in ("compare.json", "tune.json"))
+
+
+def _has_models(path: Path) -> bool:
+    return any(any(place.glob("client-*.safetensors")) for place in (path, path / "models"))
 
 
 def _verify_group(path: Path) -> Verdict:

@@ -226,6 +226,8 @@ def read_runs(paths: Sequence[Path]) -> list[RunRecord]:
             records.append(read_run(path))
         except RunError as error:
             problems.append(str(error))
+        except Exception as error:  # crafted: nothing in one folder may keep others from being read
+            problems.append(f"{path} cannot be read: {type(error).__name__}: {error}")
     if not records and problems:
         raise RunError(" ".join(problems))
     for words in problems:

@@ -144,6 +144,10 @@ def _check_shapes(clients: Clients) -> None:
     for name, (tensor, shape) in shapes.items():
         if tensor is not None and tuple(tensor.shape) != shape:
             raise ValueError(f"{name} has shape {tuple(tensor.shape)} where {shape} fits")
+    if clients.groups is not None and clients.groups.is_floating_point():
+        raise ValueError("groups are not whole numbers")
+    if (clients.mean is None) != (clients.std is None):
+        raise ValueError("it has one of mean and std")
     for name, names, length in (
         ("client_names", clients.client_names, count),
         ("class_names", clients.class_names, outputs),

@@ -6,6 +6,8 @@ same file to the byte; times are kept apart in `timing.jsonl`. Every file carrie
 the run and a checksum (see `seals`), and whoever reads it looks at both.
 """
 
+import errno
+import os
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -16,19 +18,26 @@ from torch import Tensor
 from scool.errors import RunError
 from scool.graph.edges import Matrix
 from scool.recording.checkpoint import Checkpoint, as_checkpoint
-from scool.recording.disk import LARGEST_TEXT, open_plain, read_text, sync_folder
+from scool.recording.disk import (
+    LARGEST_TEXT,
+    NotPlainError,
+    open_plain,
+    read_text,
+    sync_folder,
+)
 from scool.recording.edge_tensors import from_tensors
 from scool.recording.header import parse_header
 from scool.recording.lines import Lines, read_rounds
 from scool.recording.lock import LOCK
 from scool.recording.manifest import Manifest, read_manifest, whole_file
-from scool.recording.seals import first_link, open_line
+from scool.recording.seals import first_link, identity_seal, open_line
 from scool.recording.shards import part_name, take_rows
 from scool.recording.tensors import TensorFile, damaged, read_tensors
 
 METRICS, TIMING = "metrics.jsonl", "timing.jsonl"
 _NEEDS = {METRICS: ("messages", "bytes"), TIMING: ("seconds",)}
 _CHECKPOINT = re.compile(r"checkpoint-(\d{6,9})\.safetensors")
+_STATE = re.compile(r"(?:checkpoint|shard)-(\d{6,9})(?:-\d+-of-\d+)?\.safetensors")
 _GRAPH = re.compile(r"graphs/(\d{6,9})\.safetensors")
 
 
@@ -38,6 +47,18 @@ def graph_name(round: int) -> str:
 
 def checkpoint_name(rounds: int) -> str:
     return f"checkpoint-{rounds:06d}.safetensors"
+
+
+def state_round(name: str) -> int | None:
+    """After how many rounds a checkpoint, or a part of one, was written, by its name."""
+    match = _STATE.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder holds records of a run, be they damaged or links."""
+    names = ("run.json", METRICS, "graphs")
+    return any(os.path.lexists(path / name) for name in names) or any(path.glob("checkpoint-*"))
 
 
 def is_taken(path: Path) -> bool:
@@ -186,6 +207,8 @@ class RunFolder:
         Raises:
             ValueError, OSError: see `read_tensors`.
         """
+        if name.startswith("graphs/"):
+            self._check_graphs()
         expected = self.listed.files.get(name)
         if expected and expected.startswith("file:"):  # of an older version
             if whole_file(self.path / name) != expected:
@@ -195,11 +218,38 @@ class RunFolder:
             found = read_tensors(self.path / name, kind, self.run, names)
             if expected and found.seal != expected:
                 raise ValueError("it is not the file that was written here")
+            if self.run is None and found.seal and not self._may_own(found.about.get("run")):
+                raise ValueError("it belongs to another run")
         self.verified[name] = found.seal or expected or whole_file(self.path / name)
         return found
 
+    def _may_own(self, run: str | None) -> bool:
+        """Whether a sealed file can be of this folder of the first version: one that was going on
+        under this version and was killed."""
+        try:
+            return run == identity_seal(self.header.get("identity") or {})
+        except RunError:  # no header: nobody can tell
+            return True
+
+    def _check_graphs(self) -> None:
+        """
+        Raises:
+            NotPlainError: the folder of the graphs is a link, which may lead anywhere.
+        """
+        if (self.path / "graphs").is_symlink():
+            raise NotPlainError(errno.ELOOP, "graphs is a link, and records are never behind one")
+
     def graph_files(self) -> dict[int, Path]:
-        """The recorded graphs by round: those that are there, and those that must be."""
+        """The recorded graphs by round: those that are there, and those that must be.
+
+        Raises:
+            RunError: their folder is a link.
+        """
+        try:
+            self._check_graphs()
+        except NotPlainError as error:
+            remedy = "Put the folder itself in its place"
+            raise damaged(self.path / "graphs", error, remedy) from error
         there = {f"graphs/{file.name}" for file in (self.path / "graphs").glob("*.safetensors")}
         found = (_GRAPH.fullmatch(name) for name in there | set(self.listed.files))
         rounds = sorted(int(match[1]) for match in found if match)

@@ -5,9 +5,11 @@ from typing import Any
 
 from scool.recording.damage import check_format
 from scool.recording.lines import (
+    COUNT,
     LIST,
     NUMBER,
     OBJECT,
+    RUN,
     TEXT,
     TEXTS,
     WHOLE,
@@ -22,7 +24,7 @@ OLD = "scool-run-1"
 """Without identity and seal; the manifest came later, too."""
 
 _HEADER: dict[str, Kind] = {
-    **dict.fromkeys(("rounds", "rounds_done", "seed"), or_null(WHOLE)),
+    **dict.fromkeys(("rounds", "rounds_done", "seed"), or_null(COUNT)),
     **dict.fromkeys(("config", "identity", "result", "model"), or_null(OBJECT)),
     **dict.fromkeys(("versions", "hardware"), or_null(OBJECT)),
     **dict.fromkeys(("method", "status", "reason", "started"), or_null(TEXT)),
@@ -53,7 +55,7 @@ def parse_header(text: str) -> dict[str, Any]:
     check_format(header.get("format", OLD), OLD, FORMAT)
     check_kinds(header, _HEADER, optional=_HEADER)
     if header.get("format") == FORMAT or SEAL in header:
-        check_kinds(header, {"run": TEXT, SEAL: TEXT})
+        check_kinds(header, {"run": RUN, SEAL: TEXT})
         check_seal(header)
     for name, kinds in _INSIDE.items():
         check_kinds(header.get(name) or {}, kinds, optional=kinds)

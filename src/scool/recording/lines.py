@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -20,7 +21,8 @@ LARGEST = 2**63
 LARGEST_INPUT = 2**31  # numbers in one sample
 COUNT: Kind = (lambda v: WHOLE[0](v) and 0 <= v < LARGEST, "a whole number from 0 on")
 NUMBER: Kind = (lambda v: KINDS[float][0](v) and abs(v) <= sys.float_info.max, "a finite number")
-TEXT: Kind = KINDS[str]
+TEXT: Kind = (lambda v: KINDS[str][0](v) and _is_unicode(v), KINDS[str][1])
+RUN: Kind = (lambda v: TEXT[0](v) and bool(_RUN.fullmatch(v)), "the identity of a run")
 BOOL: Kind = KINDS[bool]
 OBJECT: Kind = (lambda v: isinstance(v, dict), "a JSON object")
 LIST: Kind = (lambda v: isinstance(v, list), "a list")
@@ -39,6 +41,14 @@ BLOCKS: Kind = (
     lambda v: LIST[0](v) and all(b is None or COUNT[0](b) for b in v),
     "a list of whole numbers and nulls",
 )
+
+
+_RUN = re.compile("(?:[0-9a-f]{32})?")
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text can be written; halves of a character in JSON cannot."""
+    return not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def or_null(kind: Kind) -> Kind:

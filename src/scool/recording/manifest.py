@@ -12,7 +12,7 @@ from pathlib import Path
 
 from scool.recording.damage import check_format
 from scool.recording.disk import MIB, open_plain, read_text, write_json
-from scool.recording.lines import BOOL, COUNT, OBJECT, TEXT, check_kinds
+from scool.recording.lines import BOOL, COUNT, OBJECT, RUN, TEXT, check_kinds
 from scool.recording.seals import check_seal, with_seal
 
 NAME = "manifest.json"
@@ -53,12 +53,13 @@ def read_manifest(folder: Path) -> Manifest | None:
         raise ValueError("it is nested too deep") from error
     check_kinds(values, {"format": TEXT})
     check_format(values["format"], FORMAT)
-    kinds = {"run": TEXT, "files": OBJECT, "logs": OBJECT, "older": BOOL}
+    kinds = {"run": RUN, "files": OBJECT, "logs": OBJECT, "older": BOOL}
     check_kinds(values, kinds, optional=["older"])
     check_seal(values)
     check_kinds(values["files"], dict.fromkeys(values["files"], TEXT))
     logs: dict[str, tuple[int, str]] = {}
     for name, log in values["logs"].items():
+        check_kinds({"log": name}, {"log": TEXT})
         check_kinds(log, {"lines": COUNT, "seal": TEXT})
         logs[name] = log["lines"], log["seal"]
     return Manifest(values["run"], values["files"], logs, values.get("older", False))

@@ -20,6 +20,7 @@ from torch import Tensor
 from scool.errors import RunError
 from scool.recording.damage import OtherVersion, check_format
 from scool.recording.disk import MIB, Bytes, open_plain, write_bytes
+from scool.recording.lines import OBJECT, TEXT, check_kinds, or_null
 from scool.recording.seals import SEAL, check_seal, with_seal
 
 VERSION = 2
@@ -114,11 +115,13 @@ def read_tensors(
             raise ValueError("it has no checksum: it is not of this run")
         return TensorFile(about, tensors, None)
     check_format(about.get("format"), f"scool-{kind}-{VERSION}")
+    check_kinds(about, {"run": or_null(TEXT), "tensors": OBJECT})
+    check_kinds(about["tensors"], dict.fromkeys(about["tensors"], TEXT))
     check_seal(about)
     if run is not None and about.get("run") != run:
         raise ValueError("it belongs to another run")
     sums = about["tensors"]
-    if not isinstance(sums, dict) or set(sums) != keys:
+    if set(sums) != keys:
         raise ValueError("it has other tensors than its description")
     for name, tensor in tensors.items():
         if _sum_of(tensor) != sums[name]:

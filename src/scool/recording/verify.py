@@ -1,6 +1,7 @@
 """Is a run folder whole? Every file against its seal, its identity and the manifest."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -9,7 +10,14 @@ from scool.errors import RunError
 from scool.recording.clients import NAME as CLIENTS
 from scool.recording.clients import read_clients
 from scool.recording.disk import TEMPORARY
-from scool.recording.folder import METRICS, TIMING, RunFolder, checkpoint_name, graph_name
+from scool.recording.folder import (
+    METRICS,
+    TIMING,
+    RunFolder,
+    checkpoint_name,
+    graph_name,
+    is_run,
+)
 from scool.recording.manifest import NAME as MANIFEST
 from scool.recording.manifest import read_manifest, whole_file
 from scool.recording.models import FIXED, read_fixed, read_model
@@ -60,7 +68,7 @@ def verify_run(path: Path) -> Verdict:
     Raises:
         RunError: it is not a run folder.
     """
-    if not any((path / name).exists() for name in ("run.json", MANIFEST, METRICS)):
+    if not is_run(path):
         raise RunError(f"{path} is not a run folder: it has no run.json")
     folder, verdict = RunFolder(path), Verdict(path)
     header, error = {}, None
@@ -74,8 +82,11 @@ def verify_run(path: Path) -> Verdict:
     _add_manifest(folder, is_over and is_sealed, verdict)
     for name in dict.fromkeys((METRICS, TIMING, *folder.listed.logs)):
         _add_log(folder, name, header.get("status") == "finished", verdict)
-    for name, error in _tensor_files(folder):
-        verdict.add(name, error, is_sealed)
+    try:
+        for name, error in _tensor_files(folder):
+            verdict.add(name, error, is_sealed)
+    except RunError as error:  # the folder of the graphs is a link
+        verdict.add("graphs", error, True)
     verdict.recover = _recoverable(folder, verdict)
     return verdict
 
@@ -178,7 +189,9 @@ def _recoverable(folder: RunFolder, verdict: Verdict) -> list[str]:
     whole = [
         n for n in folder.checkpoints() if _error_of(lambda n=n: folder.load_checkpoint(n)) is None
     ]
-    recorded = len(folder.rows()) if METRICS not in bad or bad[METRICS].state == "damaged" else 0
+    recorded = 0
+    with suppress(RunError):  # it cannot be opened
+        recorded = len(folder.rows())
     if left := [file for place in (path, path / "graphs") for file in place.glob(TEMPORARY)]:
         words.append(
             f"{len(left)} files that a kill left half written; `scool resume` deletes them"

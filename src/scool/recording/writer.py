@@ -33,12 +33,13 @@ from scool.recording.folder import (
     checkpoint_name,
     graph_name,
     make_folder,
+    state_round,
 )
 from scool.recording.header import FORMAT
 from scool.recording.log import Log
 from scool.recording.manifest import Manifest
 from scool.recording.seals import identity_seal, with_seal
-from scool.recording.shards import CLIENTS, forget_parts, part_name
+from scool.recording.shards import CLIENTS, forget_parts, part_name, part_names
 from scool.recording.tensors import damaged, write_tensors
 
 KEPT = 2  # checkpoints that stay: the newest, and the one before in case it gets damaged
@@ -118,10 +119,11 @@ class RunWriter:
             changes: what `run.json` says from now on.
 
         Raises:
-            RunError: the graph of an earlier round is damaged.
+            RunError: `run.json` is damaged, or the folder of the graphs is a link.
         """
         writer = cls(folder.path, _modern(folder.header))
         writer.older = folder.run is None or folder.listed.older
+        folder.graph_files()  # refuses a link before anything is written or deleted behind it
         make_folder(writer.path / "graphs")  # a kill right after the start may have come before it
         clean(writer.path, writer.path / "graphs")
         writer._list(_whole_files(folder, done))
@@ -295,7 +297,8 @@ class RunWriter:
         """Take over what a manifest says."""
         for name, seal in files.items():
             if name.startswith(("checkpoint-", "shard-")):
-                self._states.setdefault(int(name.split("-")[1][:6]), {})[name] = seal
+                if (rounds := state_round(name)) is not None:
+                    self._states.setdefault(rounds, {})[name] = seal
             else:
                 self._files[name] = seal
 
@@ -328,19 +331,16 @@ def _modern(header: Mapping[str, Any]) -> dict[str, Any]:
 def _whole_files(folder: RunFolder, rounds: int) -> dict[str, str]:
     """The files that stay when a run goes on after so many rounds, verified, with their seals."""
     for t in [t for t in folder.graph_files() if t < rounds]:
-        if (folder.path / graph_name(t)).exists():
+        try:
             folder.read_graph(t)
-        else:
-            warnings.warn(
-                f"{folder.path / graph_name(t)} is missing: the run goes on without the record of "
-                "that round",
-                stacklevel=4,
-            )
+        except RunError as error:
+            words = f"{error}. The run goes on without the record of that round"
+            warnings.warn(words, stacklevel=4)
     for name, kind in FOR_REPORTS.items():
         with suppress(OSError, ValueError):  # written again
             folder.read(name, kind)
     for kept in [n for n in folder.checkpoints() if n <= rounds][:KEPT]:
-        if checkpoint_name(kept) not in folder.verified:
+        if not {checkpoint_name(kept), *part_names(folder.path, kept)} <= folder.verified.keys():
             try:
                 folder.load_checkpoint(kept)
             except RunError as error:

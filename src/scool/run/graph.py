@@ -1,5 +1,6 @@
 """The learned graph with what a person does with it: look, ask, hand it on."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -11,6 +12,9 @@ from scool.recording.disk import write_bytes
 
 if TYPE_CHECKING:
     from scool.display.style import Picture
+
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that no XML file may hold, be they escaped or not."""
 
 
 @final
@@ -82,7 +86,10 @@ class Graph(Tensor):
     def write_graphml(self, path: str | Path) -> Path:
         """GraphML, which Gephi, Cytoscape, yEd and igraph read."""
         networkx = need("networkx", "write_graphml")
-        text = "\n".join(networkx.generate_graphml(self.to_networkx()))
+        graph = self.to_networkx()
+        for _, about in graph.nodes(data=True):
+            about["name"] = _NOT_XML.sub("\ufffd", about["name"])
+        text = "\n".join(networkx.generate_graphml(graph))
         write_bytes(Path(path), (text + "\n").encode())
         return Path(path)
 

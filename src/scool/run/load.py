@@ -78,7 +78,8 @@ def theta_of(folder: RunFolder) -> tuple[int, Tree]:
     theta = {n[6:]: t for n, t in checkpoint.tensors.items() if n.startswith("theta/")}
     if not theta:
         raise RunError(f"{path} holds no models: its method keeps none in its checkpoint")
-    if len({len(t) if t.dim() else 0 for t in theta.values()}) != 1:
+    sizes = {len(t) if t.dim() else 0 for t in theta.values()}
+    if len(sizes) != 1 or 0 in sizes:
         raise RunError(f"{path} is damaged: its models are not of one number of clients")
     return checkpoint.rounds, theta
 

@@ -22,7 +22,14 @@ from scool.engine.sharded import AnyEngine, ShardedEngine
 from scool.errors import RunError, ScoolError
 from scool.graph.edges import Edges, Matrix
 from scool.recording.checkpoint import Checkpoint, flatten, unflatten
-from scool.recording.folder import METRICS, TIMING, RunFolder, check_free, make_folder
+from scool.recording.folder import (
+    METRICS,
+    TIMING,
+    RunFolder,
+    check_free,
+    graph_name,
+    make_folder,
+)
 from scool.recording.lock import writing
 from scool.recording.shards import HOLDER, part_name
 from scool.recording.source import source_commit
@@ -183,7 +190,7 @@ def open_run(
         if isinstance(engine, ShardedEngine) and (placement := _placement(engine, saved)):
             engine.hold(placement)
             moved = int(saved.get(MOVED, torch.tensor(-SETTLED)))
-        engine.restore_quarantine(_reasons(folder, done, saved.pop("engine/active")))
+        engine.restore_quarantine(_reasons(folder, done, _active(saved, len(engine.active))))
         state = ranks.each(lambda: unflatten(state, saved))
     writer = _take_up(folder, done, header, ranks, held)
     rows = writer.history if ranks.is_first else RunFolder(folder.path).rows()
@@ -198,7 +205,7 @@ def open_run(
         done=done,
         asked=done,
         history=list(rows),
-        graphs=folder.graphs() if ranks.is_first else {},
+        graphs=_kept_graphs(folder, writer) if ranks.is_first else {},
         seconds=sum(row["seconds"] for row in times),
         moved=moved,
     )
@@ -218,6 +225,12 @@ def telling_what_is_saved(progress: Progress) -> Iterator[None]:
         saved = f"round {progress.saved}" if progress.saved else "the start"
         saved += f" is saved, `scool resume {writer.path}` goes on from there"
         raise RankLost(f"{error}; {saved}, with any number of ranks") from error
+
+
+def _kept_graphs(folder: RunFolder, writer: RunWriter) -> dict[int, Tensor]:
+    """The recorded graphs that are whole."""
+    rounds = [t for t in folder.graph_files() if writer.has(graph_name(t))]
+    return {t: folder.read_graph(t) for t in rounds}
 
 
 def _begin(path: Path, header: Mapping[str, Any], ranks: Ranks, held: ExitStack) -> RunWriter:
@@ -358,6 +371,18 @@ def _stacked_names(
     return frozenset(n for n, t in flatten(state).items() if t.shape != other[n].shape)
 
 
+def _active(saved: dict[str, Tensor], num_clients: int) -> Tensor:
+    """Takes (K,) bool, who takes part, out of a checkpoint.
+
+    Raises:
+        RunError: it is not there.
+    """
+    active = saved.pop("engine/active", None)
+    if active is None or active.dtype != torch.bool or active.shape != (num_clients,):
+        raise RunError("the checkpoint does not say who takes part: it is of another version")
+    return active
+
+
 def _reasons(folder: RunFolder, done: int, active: Tensor) -> dict[int, str]:
     """Why each client in quarantine is there, as the row of the last saved round tells."""
     row = next((row for row in folder.rows() if row["round"] == done - 1), {"quarantined": {}})
@@ -375,6 +400,8 @@ def _check_same(folder: RunFolder, header: Mapping[str, Any], algorithm: Method[
     nothing = dict.fromkeys(now["between_rounds"], 0.0)
     plain = {"algorithm": _as_json(neutral(algorithm.plain)), "between_rounds": nothing}
     for name, value in modern(before.get("identity") or {}).items():
+        if name not in now:
+            raise RunError(f"{folder.path} was made by another version of scool: it knows {name!r}")
         if not _agree(value, now[name], plain.get(name, {})):
             raise RunError(
                 f"{folder.path} was made with another {_WORDS.get(name, name)}: "

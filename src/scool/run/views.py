@@ -95,6 +95,20 @@ def write_export(
     if is_taken(folder):
         raise RunError(f"{folder} exists already: choose another folder (--out)")
     make_folder(folder / "models")
+    try:
+        return _write_export(graph, theta, fixed, header, clients, folder)
+    except RunError as error:
+        raise RunError(f"{error}. {folder} is not whole: delete it before the next try") from error
+
+
+def _write_export(
+    graph: Graph | None,
+    theta: Tree,
+    fixed: Params,
+    header: Mapping[str, Any],
+    clients: Clients | None,
+    folder: Path,
+) -> list[Path]:
     paths: list[Path] = []
     if graph is not None:
         paths += [
