@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from scool.bench import engine as bench
+from scool.bench import rounds
+from scool.errors import ConfigError
 from scool.models import mlp
 
 CPU = torch.device("cpu")
@@ -68,3 +70,13 @@ def test_medians_leave_out_the_warm_up() -> None:
         lambda: calls.append("a"), lambda: calls.append("b"), CPU, repeats=3
     )
     assert calls == ["a", "b"] * 4 and first >= 0 and second >= 0
+
+
+def test_rounds_of_few_clients() -> None:
+    """In a process of their own, as large numbers are."""
+    row = rounds.bench_rounds((40, 60))
+    json.dumps(row, allow_nan=False)
+    assert row["clients"] == [40, 60] and len(row["sparse_seconds"]) == 2
+    assert min(row["peak_memory"]) > 10**7 and math.isfinite(row["sparse_exponent"])
+    with pytest.raises(ConfigError, match="34 or more"):
+        rounds.bench_rounds((10,))
