@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from scool.bench import engine as bench
+from scool.bench import rounds
 from scool.bench.checkpoints import bench_checkpoints
+from scool.errors import ConfigError
 from scool.models import mlp
 
 CPU = torch.device("cpu")
@@ -76,3 +78,13 @@ def test_a_run_with_checkpoints_is_timed_against_one_without() -> None:
     assert row["checkpoints"] == 1 and row["checkpoint_bytes"] > 100_000
     assert [len(seconds) for seconds in row["all_seconds"].values()] == [2, 2]
     assert row["ratio"] == pytest.approx(row["seconds_with"] / row["seconds_without"])
+
+
+def test_rounds_of_few_clients() -> None:
+    """In a process of their own, as large numbers are."""
+    row = rounds.bench_rounds((40, 60))
+    json.dumps(row, allow_nan=False)
+    assert row["clients"] == [40, 60] and len(row["sparse_seconds"]) == 2
+    assert min(row["peak_memory"]) > 10**7 and math.isfinite(row["sparse_exponent"])
+    with pytest.raises(ConfigError, match="34 or more"):
+        rounds.bench_rounds((10,))

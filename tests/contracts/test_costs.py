@@ -14,6 +14,7 @@ from torch import Tensor
 
 from scool.algorithms.shared.parts import only, split_names
 from scool.data.catalogue import DataConfig
+from scool.graph.edges import as_matrix
 from scool.graph.sparsify import num_kept
 from scool.learning.local_sgd import LocalSGD, plan_batches
 from scool.run.config import default_run
@@ -147,8 +148,7 @@ def scool(r: Round) -> Cost:
 
 def drawn(r: Round) -> Cost:
     """The same; of the losses that are remembered only those of this round's peers travel."""
-    graph = r.info["graph"]
-    assert isinstance(graph, Tensor)
+    graph = as_matrix(r.info["graph"])
     measured = r.state.cross_loss.where(graph > 0, torch.nan)
     return scool(replace(r, state=r.state._replace(cross_loss=measured)))
 

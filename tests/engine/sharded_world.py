@@ -20,6 +20,7 @@ from scool.data.catalogue import DataConfig
 from scool.engine.ranks.group import Ranks, join_group, leave_group
 from scool.engine.sharded import AnyEngine, ShardedEngine
 from scool.evaluation.accuracy import evaluate
+from scool.graph.edges import as_matrix
 from scool.models import parameters_of
 from scool.run.config import default_run
 from scool.run.options import with_options
@@ -76,7 +77,10 @@ def steps(algorithm: Any, federation: Any, build: Callable[..., AnyEngine]) -> d
     found: dict[str, Tensor] = {}
     for t in range(ROUNDS):
         state, info = algorithm.step(engine, state, t)
-        found |= {f"{t}/{name}": torch.as_tensor(value).double() for name, value in info.items()}
+        found |= {
+            f"{t}/{name}": torch.as_tensor(as_matrix(value)).double()
+            for name, value in info.items()
+        }
         found[f"{t}/active"] = engine.active.double()
         scores = evaluate(engine, state.theta, federation)
         found |= {f"{t}/score": scores.score, f"{t}/test_loss": scores.loss}

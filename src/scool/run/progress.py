@@ -227,7 +227,7 @@ def telling_what_is_saved(progress: Progress) -> Iterator[None]:
         raise RankLost(f"{error}; {saved}, with any number of ranks") from error
 
 
-def _kept_graphs(folder: RunFolder, writer: RunWriter) -> dict[int, Tensor]:
+def _kept_graphs(folder: RunFolder, writer: RunWriter) -> dict[int, Matrix]:
     """The recorded graphs that are whole."""
     rounds = [t for t in folder.graph_files() if writer.has(graph_name(t))]
     return {t: folder.read_graph(t) for t in rounds}
