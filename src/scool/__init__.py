@@ -47,6 +47,7 @@ from scool.run.graph import Graph
 from scool.run.load import load_model
 from scool.run.loop import fit
 from scool.run.result import Result
+from scool.run.settings import RunSettings
 from scool.version import __version__ as __version__
 
 __all__ = [
@@ -79,6 +80,7 @@ __all__ = [
     "PFedGraph",
     "PFedMe",
     "Result",
+    "RunSettings",
     "SCooL",
     "ScoolError",
     "Split",

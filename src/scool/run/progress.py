@@ -20,6 +20,7 @@ from scool.engine.ranks.group import RankLost, Ranks
 from scool.engine.ranks.placement import Placement, better_placement
 from scool.engine.sharded import AnyEngine, ShardedEngine
 from scool.errors import RunError, ScoolError
+from scool.health import Reason
 from scool.recording.checkpoint import Checkpoint, flatten, unflatten
 from scool.recording.folder import METRICS, TIMING, RunFolder, check_free, make_folder
 from scool.recording.lock import writing
@@ -354,11 +355,11 @@ def _stacked_names(
     return frozenset(n for n, t in flatten(state).items() if t.shape != other[n].shape)
 
 
-def _reasons(folder: RunFolder, done: int, active: Tensor) -> dict[int, str]:
+def _reasons(folder: RunFolder, done: int, active: Tensor) -> dict[int, Reason]:
     """Why each client in quarantine is there, as the row of the last saved round tells."""
     row = next((row for row in folder.rows() if row["round"] == done - 1), {"quarantined": {}})
     out = (~active).nonzero()[:, 0].tolist()
-    return {client: row["quarantined"].get(str(client), "before") for client in out}
+    return {client: Reason.read(row["quarantined"].get(str(client), "before")) for client in out}
 
 
 def _check_same(folder: RunFolder, header: Mapping[str, Any], algorithm: Method[Any]) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from scool.data.federation import Federation
 from scool.errors import require, unknown
+from scool.health import Health
 from scool.models import unstack
 from scool.run.client_model import ClientModel
 from scool.run.graph import Graph
@@ -65,6 +66,12 @@ class Result:
     @property
     def messages(self) -> int:
         return sum(row["messages"] for row in self.history)
+
+    @property
+    def health(self) -> Health:
+        """Who took part to the end, and who is in quarantine for what reason."""
+        last = self.history[-1] if self.history else {}
+        return Health.read(self.federation.num_clients, last.get("quarantined", {}))
 
     @property
     def epochs(self) -> float | None:

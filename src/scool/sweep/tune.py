@@ -109,13 +109,14 @@ def _score(
         result = execute(config, recorders=recorders, federation=federation)
     except QuarantineError as error:
         return {"score": None, "spread": None, "problem": str(error)}
-    score, lost = result.score, result.summary()["quarantined"]
+    score, health = result.score, result.health
     # whose data are no numbers is lost with every candidate; who breaks in training, with this one
-    broken = [client for client, reason in lost.items() if reason.startswith("loss or model")]
+    broken = health.lost("training")
     if broken or result.history[-1].get("diverged"):
-        who = f"clients {', '.join(broken)}" if broken else "some clients"
+        who = f"clients {', '.join(map(str, broken))}" if broken else "some clients"
         return {"score": None, "spread": None, "problem": f"{who} diverged"}
-    problem = f"clients left out: {', '.join(lost)}" if lost else None
+    lost = ", ".join(map(str, health.words))
+    problem = f"clients left out: {lost}" if lost else None
     return {"score": finite(score.nanmean()), "spread": finite(spread(score)), "problem": problem}
 
 
