@@ -27,6 +27,7 @@ from scool.run.graph import Graph
 from scool.run.load import load_model
 from scool.run.loop import fit
 from scool.run.result import Result
+from scool.run.settings import RunSettings
 from scool.version import __version__ as __version__
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "LocalSGD",
     "ModelConfig",
     "Result",
+    "RunSettings",
     "ScoolError",
     "Split",
     "digits",

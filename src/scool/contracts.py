@@ -12,6 +12,7 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 from torch import Tensor
 
 from scool.graph.edges import Edges, Matrix
+from scool.health import Health
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Pull
 from scool.types import Info, Params, Tree
@@ -157,8 +158,18 @@ class Engine(Protocol):
     @property
     def seed(self) -> int: ...
     @property
+    def health(self) -> Health:
+        """Who is in quarantine (non-finite data, losses or models), and who is absent."""
+        ...
+
+    @property
     def active(self) -> Tensor:
-        """(K,) bool: clients that are not in quarantine (non-finite data, losses or models)."""
+        """(K,) bool: clients that are neither in quarantine nor absent."""
+        ...
+
+    def begin_round(self, round: int) -> None:
+        """Called once, before the step of a round. Who is absent does not change until the next; a
+        peer decides here whom it counts on."""
         ...
 
     def replicate(self, theta0: Params) -> Tree:

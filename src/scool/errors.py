@@ -121,18 +121,6 @@ def check_fields(options: Any) -> None:
             _check_finite(field.name, value)
 
 
-BROKEN_DATA = "inputs or targets"
-"""Why a client is in quarantine from the start."""
-
-
-def not_finite(client: int, reason: str) -> QuarantineError:
-    """What a strict run ends with."""
-    return QuarantineError(
-        f"client {client} has non-finite {reason}, and the run is strict. Clean its data, lower "
-        "--lr, or run without --strict to leave the client out"
-    )
-
-
 def printable(text: str) -> str:
     """A text from a file or a folder's name, safe for a terminal: control characters are shown as
     what they are, and do nothing. Lines stay lines.

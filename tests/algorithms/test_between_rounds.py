@@ -12,6 +12,7 @@ from scool.algorithms import IFCA, FedAvg, FedFomo, LocalOnly, SCooL
 from scool.algorithms.between_rounds import Averaged, SlowMomentum, between_of, with_between
 from scool.display.records import read_run
 from scool.errors import ConfigError, RunError
+from scool.health import broke_in
 from scool.learning.local_sgd import LocalSGD
 from scool.priors import SBM
 from scool.recording.folder import RunFolder
@@ -139,7 +140,7 @@ def test_who_has_no_models_of_ones_own_to_push_is_refused_and_the_broken_do_not_
     state = method.init(engine, theta0)
     for t in range(2):
         state, _ = method.step(engine, state, t)
-    engine.quarantined[1] = "its numbers broke"
+    engine.health.quarantine({1: broke_in(1, 0)})
     before = {n: x[1].clone() for n, x in state.theta.items()}
     state, _ = method.step(engine, state, 2)
     assert all(torch.equal(x[1], before[n]) for n, x in state.theta.items())

@@ -238,7 +238,7 @@ def test_a_client_that_diverges_stops_and_the_others_go_on() -> None:
     for t in range(3):
         state, info = method.step(engine, state, t)
         assert info["diverged"] == 1 and state.diverged.tolist() == [False, False, True, False]
-    assert not engine.quarantined and is_finite(state.theta)
+    assert not engine.health.words and is_finite(state.theta)
     for n in state.theta:
         assert torch.equal(state.theta[n][2], before.theta[n][2])
         assert not torch.equal(state.theta[n][0], before.theta[n][0])

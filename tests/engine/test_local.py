@@ -19,6 +19,7 @@ from scool.engine.device import resolve_device
 from scool.engine.local import LocalEngine
 from scool.errors import ConfigError, QuarantineError
 from scool.evaluation.accuracy import correct
+from scool.health import Reason
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, draw_samples, plan_batches
 from scool.learning.losses import LOSSES
@@ -545,7 +546,7 @@ def test_a_client_with_nan_inputs_is_left_out_and_the_others_do_not_notice() -> 
     clean, theta0 = start(classification())
     dirty, _ = start(poisoned(classification(), 1))
     assert dirty.active.tolist() == [True, False, True, True]
-    assert dirty.quarantined == {1: "inputs or targets"}
+    assert dirty.health.words == {1: "inputs or targets"}
     theta = scattered(clean, theta0)
     sgd = LocalSGD(lr=0.1, epochs=2, batch_size=2)
     expected, found = clean.train(theta, sgd, 0), dirty.train(theta, sgd, 0)
@@ -578,7 +579,7 @@ def test_regression_targets_are_checked_too() -> None:
     y = federation.train.y.clone()
     y[2, 1, 0] = torch.inf
     broken = replace(federation, train=federation.train._replace(y=y))
-    assert start(broken)[0].quarantined == {2: "inputs or targets"}
+    assert start(broken)[0].health.words == {2: "inputs or targets"}
 
 
 def test_nan_in_padding_harms_nobody() -> None:
@@ -586,7 +587,7 @@ def test_nan_in_padding_harms_nobody() -> None:
     y = federation.train.y.clone()
     y[~federation.train.mask] = torch.nan
     engine, _ = start(replace(federation, train=federation.train._replace(y=y)))
-    assert engine.quarantined == {}
+    assert engine.health.words == {}
 
 
 def test_an_exploding_learning_rate_puts_clients_into_quarantine() -> None:
@@ -594,7 +595,7 @@ def test_an_exploding_learning_rate_puts_clients_into_quarantine() -> None:
     theta = engine.replicate(theta0)
     half, loss = engine.train(theta, LocalSGD(lr=1e200, epochs=3, batch_size=2), 5)
     assert not engine.active.any() and bool(loss.isnan().all())
-    found = set(engine.quarantined.values())
+    found = set(engine.health.words.values())
     assert found == {"loss or model in round 5, step 1"}  # step 0 was computed with theta0
     assert_trees_equal(half, theta)  # they keep the models they came with
     again, loss = engine.train(theta, LocalSGD(), 6)  # nobody is left; nothing breaks
@@ -633,7 +634,7 @@ def test_cross_gradients_of_weight_0_do_not_count_even_if_they_are_not_finite(bu
     federation = replace(federation, train=federation.train._replace(x=x))
     module = softmax_regression(outputs=2)
     engine = build(federation, module, seed=3, device="cpu")
-    engine.restore_quarantine({2: "loss"})
+    engine.restore_quarantine({2: Reason.read("loss")})
     theta = engine.replicate(parameters_of(module))
     theta["0.weight"][1:3] = 1e308
     w, sgd = row_stochastic(K), LocalSGD(steps=1, batch_size=20)

@@ -158,7 +158,7 @@ def test_the_step_that_breaks_a_model_is_named(net: str) -> None:
         found = engine.train(engine.replicate(theta0), sgd, 4)
         assert bool(found.loss.isnan().all())
         reason = f"loss or model in round 4, step {stop}"
-        assert engine.quarantined == dict.fromkeys(range(K), reason)
+        assert engine.health.words == dict.fromkeys(range(K), reason)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_GPU)])

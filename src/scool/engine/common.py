@@ -16,6 +16,7 @@ from scool.engine.edges import PairList, edges_of
 from scool.engine.ledger import Ledger
 from scool.engine.steps.updates import products, weighted_sums
 from scool.graph.edges import Edges, Matrix
+from scool.health import Health
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
 from scool.types import Tree
@@ -36,14 +37,15 @@ class CommonVerbs(ABC):
     federation: Federation
     num_clients: int
     ledger: Ledger
-    quarantined: dict[int, str]
+    health: Health
     sizes: Tensor  # (K,) training samples
 
     @property
     def active(self) -> Tensor:
-        mask = torch.ones(self.num_clients, dtype=torch.bool)
-        mask[list(self.quarantined)] = False
-        return mask
+        return self.health.active
+
+    def begin_round(self, round: int) -> None:  # noqa: B027
+        """Everybody is here: nothing to find out."""
 
     @property
     def uniform_log_lik(self) -> float:

@@ -26,8 +26,8 @@ from scool.engine.steps.formulation import Formulation, Precision
 from scool.engine.steps.phases import LocalPhases, mixed_gradients
 from scool.engine.steps.samples import Samples
 from scool.engine.whole_split import mean_gradient, mean_metric
-from scool.errors import BROKEN_DATA, not_finite
 from scool.graph.edges import Matrix
+from scool.health import BROKEN_DATA, Health, Reason, broke_in
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Pull, Rule
 from scool.learning.losses import LOSSES
@@ -74,7 +74,7 @@ class LocalEngine(CommonVerbs):
         self.sizes = federation.train.sizes.cpu()
         self.val_sizes = federation.val.sizes.cpu()
         self.truth = federation.truth
-        self.quarantined: dict[int, str] = {}
+        self.health = Health(self.num_clients)
         self._splits = {
             name: Samples(getattr(self.federation, name), federation.transform, self.dtype)
             for name in ("train", "val", "test")
@@ -92,11 +92,12 @@ class LocalEngine(CommonVerbs):
             free=self._formulation.forget,
         )
         whole = self.federation.train.is_finite() & self.federation.val.is_finite()
-        self._quarantine(~whole, BROKEN_DATA)
+        broken = (~whole).nonzero()[:, 0].tolist()
+        self.health.quarantine(dict.fromkeys(broken, BROKEN_DATA), strict)
 
-    def restore_quarantine(self, reasons: Mapping[int, str]) -> None:
+    def restore_quarantine(self, reasons: Mapping[int, Reason]) -> None:
         """Take up the quarantine of a checkpoint."""
-        self.quarantined |= reasons
+        self.health.quarantine(reasons)
 
     def samples(self, split: Split) -> Samples:
         """One split as the models see it."""
@@ -142,8 +143,7 @@ class LocalEngine(CommonVerbs):
             for name, stacked in trained.items():
                 out[name][ids[finite]] = stacked[finite]
             for client, step in zip(ids[~finite].tolist(), stop[~good].tolist(), strict=True):
-                bad = torch.arange(self.num_clients) == client
-                self._quarantine(bad, f"loss or model in round {round}, step {step}")
+                self.health.quarantine({client: broke_in(round, step)}, self.strict)
 
         self._room.each(chosen.nonzero()[:, 0].to(self.device), work)
         return Trained(out or dict(theta), loss)
@@ -306,11 +306,3 @@ class LocalEngine(CommonVerbs):
     def _some(self, tree: Tree, ids: Tensor) -> Tree:
         """Rows of some clients, in order; the tree itself where these are all."""
         return tree if len(ids) == self.num_clients else _rows(tree, ids)
-
-    def _quarantine(self, bad: Tensor, reason: str) -> None:
-        for client in bad.nonzero()[:, 0].tolist():
-            if client in self.quarantined:
-                continue
-            if self.strict:
-                raise not_finite(client, reason)
-            self.quarantined[client] = reason

@@ -30,8 +30,8 @@ from scool.engine.ranks.exchange import Exchange, take_rows
 from scool.engine.ranks.group import Ranks
 from scool.engine.ranks.placement import Placement
 from scool.engine.steps.formulation import Precision
-from scool.errors import not_finite
 from scool.graph.edges import Matrix
+from scool.health import Health, Reason
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Pull
 from scool.types import Params, Tree
@@ -63,7 +63,7 @@ class ShardedEngine(CommonVerbs):
         self.sizes = federation.train.sizes.cpu()
         self.val_sizes = federation.val.sizes.cpu()
         self.truth = federation.truth
-        self.quarantined: dict[int, str] = {}
+        self.health = Health(self.num_clients)
         self._options: dict[str, Any] = {
             "module": module,
             "seed": seed,
@@ -100,11 +100,11 @@ class ShardedEngine(CommonVerbs):
     def hold(self, placement: Placement) -> None:
         """Hold other clients from now on, before there is anything to move."""
         self._settle(placement)
-        self.restore_quarantine(self.quarantined)
+        self.restore_quarantine(self.health.reasons)
 
-    def restore_quarantine(self, reasons: Mapping[int, str]) -> None:
+    def restore_quarantine(self, reasons: Mapping[int, Reason]) -> None:
         """Take up the quarantine of a checkpoint."""
-        self.quarantined |= reasons
+        self.health.quarantine(reasons)
         rows = dict(zip(self._mine.tolist(), range(len(self._mine)), strict=True))
         self._stack.restore_quarantine({rows[i]: why for i, why in reasons.items() if i in rows})
 
@@ -286,16 +286,15 @@ class ShardedEngine(CommonVerbs):
 
     def _share_quarantine(self) -> None:
         """Tell the others who went into quarantine here, and hear who did elsewhere."""
-        found = {int(self._mine[row]): why for row, why in self._stack.quarantined.items()}
-        found = {client: why for client, why in found.items() if client not in self.quarantined}
+        found = {int(self._mine[row]): why for row, why in self._stack.health.words.items()}
+        found = {client: why for client, why in found.items() if client not in self.health.reasons}
         counts = self.ranks.gather(torch.tensor([len(found)]), [1] * self.ranks.size)
         if not bool(counts.any()):
             return
+        reasons: dict[int, Reason] = {}
         for part in self.ranks.share(found):
-            self.quarantined |= {int(client): why for client, why in part.items()}
-        if self.strict:
-            client = min(self.quarantined)
-            raise not_finite(client, self.quarantined[client])
+            reasons |= {int(client): Reason.read(why) for client, why in part.items()}
+        self.health.quarantine(reasons, self.strict)
 
 
 AnyEngine: TypeAlias = LocalEngine | ShardedEngine

@@ -55,14 +55,18 @@ def fit(
         recorders: they watch the run.
         method: the name in records; the name of the class where it is None.
         config: what `run.json` keeps, so that the command line can repeat the run.
-        **changes: options by name. `rounds` (30) of communication; `seed` (0); `device` ("auto");
-            `eval_every` (1), rounds between evaluations; `checkpoint_every` (10), rounds between
-            checkpoints, 0 for none unless a person stops the run; `client_chunk` (0), models
-            trained side by side, 0 chooses by free memory; `slow_momentum` (0), how much of its
-            last change a client repeats in every round; `model_average` (0), memory of the average
-            over rounds that is scored and kept, 0 for the last model; `strict` (False), stop when
-            a client's numbers stop being finite, instead of leaving it out; `precision`
-            ("float32") of the products in local training, or "bf16".
+        **changes: options by name, on top of `settings`:
+
+            - `rounds` (30): rounds of communication.
+            - `seed` (0): decides the first model, the batches and every draw.
+            - `device` ("auto"): or "cpu", "cuda".
+            - `eval_every` (1): rounds between evaluations; the last is always evaluated.
+            - `checkpoint_every` (10): rounds between checkpoints; 0: only when a person stops it.
+            - `client_chunk` (0): models trained side by side; 0 chooses by free memory.
+            - `precision` ("float32"): of products in local training; or "bf16".
+            - `slow_momentum` (0): how much of its last change a client repeats in every round.
+            - `model_average` (0): memory of the average that is scored and kept; 0: the last model.
+            - `strict` (False): stop when a client's numbers stop being finite, not leave it out.
 
     In a process group of torch (see `docs/scale.md`) every rank calls this with the same arguments
     and holds some of the clients; the first one writes the records.
@@ -85,6 +89,7 @@ def _loop(run: Run) -> None:
     with fitting_threads(run.module, len(engine.owned)), stop.listening():
         while progress.done < settings.rounds:
             t, began = progress.done, time.perf_counter()
+            engine.begin_round(t)
             outcome = run.method.step(engine, progress.state, t)
             state, info = checked_step(run.method, outcome, engine.active)
             check_anybody(engine)

@@ -21,6 +21,7 @@ from scool.engine.ranks.placement import Placement, better_placement
 from scool.engine.sharded import AnyEngine, ShardedEngine
 from scool.errors import RunError, ScoolError
 from scool.graph.edges import Edges, Matrix
+from scool.health import Reason
 from scool.recording.checkpoint import Checkpoint, flatten, unflatten
 from scool.recording.folder import (
     METRICS,
@@ -383,11 +384,11 @@ def _active(saved: dict[str, Tensor], num_clients: int) -> Tensor:
     return active
 
 
-def _reasons(folder: RunFolder, done: int, active: Tensor) -> dict[int, str]:
+def _reasons(folder: RunFolder, done: int, active: Tensor) -> dict[int, Reason]:
     """Why each client in quarantine is there, as the row of the last saved round tells."""
     row = next((row for row in folder.rows() if row["round"] == done - 1), {"quarantined": {}})
     out = (~active).nonzero()[:, 0].tolist()
-    return {client: row["quarantined"].get(str(client), "before") for client in out}
+    return {client: Reason.read(row["quarantined"].get(str(client), "before")) for client in out}
 
 
 def _check_same(folder: RunFolder, header: Mapping[str, Any], algorithm: Method[Any]) -> None:

@@ -8,15 +8,16 @@ from torch import Tensor
 
 from scool.data.federation import Federation
 from scool.engine.sharded import AnyEngine
-from scool.errors import BROKEN_DATA, QuarantineError, first_few, not_finite
+from scool.errors import QuarantineError, first_few
 from scool.graph.edges import SMALL, Edges
 from scool.graph.normalise import edges_without, without
+from scool.health import BROKEN_DATA, Reason, not_finite
 
 
 def check_anybody(engine: AnyEngine) -> None:
     """Stop when there is nobody left to learn."""
     if not bool(engine.active.any()):
-        why = ", ".join(sorted(set(engine.quarantined.values())))
+        why = ", ".join(sorted(set(engine.health.words.values())))
         raise QuarantineError(
             f"all {engine.num_clients} clients are in quarantine (non-finite {why}): nobody is "
             "left to learn. Lower lr, or clean the data"
@@ -29,7 +30,7 @@ def warn_quarantined(row: Mapping[str, Any], before: Sequence[Mapping[str, Any]]
     for client, why in row["quarantined"].items():
         if client not in known:
             when, remedy = f"after round {row['round'] + 1}", "Lower lr, or look at its data"
-            if why == BROKEN_DATA:
+            if Reason.read(why).code == "data":
                 when, remedy = "from the start", "Mend its data"
             words = f"client {client} is left out {when}: non-finite {why}. {remedy}"
             warnings.warn(words, stacklevel=4)
@@ -54,11 +55,11 @@ def check_test(federation: Federation, strict: bool, is_first: bool) -> None:
     """
     broken = (~federation.test.is_finite()).nonzero()[:, 0].tolist()
     if broken and strict:
-        raise not_finite(broken[0], f"test {BROKEN_DATA}")
+        raise not_finite(broken[0], f"test {BROKEN_DATA.words}")
     if broken and is_first:
         warnings.warn(
-            f"{len(broken)} of {federation.num_clients} clients have non-finite test {BROKEN_DATA} "
-            f"(clients {first_few(broken)}): they get no score. Mend these samples, or leave them "
-            "out",
+            f"{len(broken)} of {federation.num_clients} clients have non-finite test "
+            f"{BROKEN_DATA.words} (clients {first_few(broken)}): they get no score. Fix these "
+            "samples, or leave them out",
             stacklevel=4,
         )

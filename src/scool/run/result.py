@@ -15,6 +15,7 @@ from scool.columns import LAST
 from scool.data.federation import Federation
 from scool.errors import require, unknown
 from scool.graph.edges import Matrix, as_matrix
+from scool.health import Health
 from scool.models import unstack
 from scool.run.client_model import ClientModel
 from scool.run.graph import Graph
@@ -68,6 +69,12 @@ class Result:
     @property
     def messages(self) -> int:
         return sum(row["messages"] for row in self.history)
+
+    @property
+    def health(self) -> Health:
+        """Who took part to the end, and who is in quarantine for what reason."""
+        last = self.history[-1] if self.history else {}
+        return Health.read(self.federation.num_clients, last.get("quarantined", {}))
 
     @property
     def epochs(self) -> float | None:

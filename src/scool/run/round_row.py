@@ -27,13 +27,13 @@ def describe_round(
             continue
         row[name] = _plain(value)
     if isinstance(blocks := row.get("blocks"), list):  # who is in quarantine is in none
-        row["blocks"] = [None if i in engine.quarantined else b for i, b in enumerate(blocks)]
+        row["blocks"] = [None if i in engine.health.reasons else b for i, b in enumerate(blocks)]
     row |= {
         "messages": traffic.total_messages,
         "bytes": traffic.total_bytes,
         "epochs": traffic.samples / int(engine.sizes.sum()),
         "traffic": {name: traffic.bytes[name] for name in sorted(traffic.bytes)},
-        "quarantined": {str(client): why for client, why in sorted(engine.quarantined.items())},
+        "quarantined": {str(client): why for client, why in engine.health.words.items()},
     }
     return row
 

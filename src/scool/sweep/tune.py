@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from scool.contracts import Recorder
 from scool.data.catalogue import load
 from scool.data.federation import Federation
-from scool.errors import BROKEN_DATA, ConfigError, DataError, QuarantineError, RunError
+from scool.errors import ConfigError, DataError, QuarantineError, RunError
 from scool.recording.disk import sync, write_json
 from scool.recording.lines import (
     LIST,
@@ -120,13 +120,14 @@ def _score(
         result = execute(config, recorders=recorders, federation=federation)
     except QuarantineError as error:
         return {"score": None, "spread": None, "problem": str(error)}
-    score, lost = result.score, result.summary()["quarantined"]
+    score, health = result.score, result.health
     # whose data are no numbers is lost with every candidate; who breaks in training, with this one
-    broken = [client for client, reason in lost.items() if reason != BROKEN_DATA]
+    broken = health.lost("training")
     if broken or result.history[-1].get("diverged"):
-        who = f"clients {', '.join(broken)}" if broken else "some clients"
+        who = f"clients {', '.join(map(str, broken))}" if broken else "some clients"
         return {"score": None, "spread": None, "problem": f"{who} diverged"}
-    problem = f"clients left out: {', '.join(lost)}" if lost else None
+    lost = ", ".join(map(str, health.words))
+    problem = f"clients left out: {lost}" if lost else None
     return {"score": finite(score.nanmean()), "spread": finite(spread(score)), "problem": problem}
 
 
