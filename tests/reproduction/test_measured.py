@@ -21,8 +21,7 @@ from scool.recording.damage import DamageWarning
 from scool.recording.folder import RunFolder
 from scool.recording.writer import RunWriter
 from scool.reproduction import measured as reproduced
-from scool.reproduction.convergence import local_epochs
-from scool.reproduction.figures import figures_of, write_figures
+from scool.reproduction.figures import figures_of, local_epochs, write_figures
 from scool.reproduction.measured import (
     collect,
     find_records,

@@ -9,7 +9,7 @@ import pytest
 
 from scool.data.catalogue import DataConfig, load
 from scool.display.tables import comparison_table
-from scool.errors import ConfigError, QuarantineError
+from scool.errors import ConfigError, QuarantineError, RunError
 from scool.learning.local_sgd import LocalSGD
 from scool.models import ModelConfig
 from scool.run.config import Settings, execute
@@ -158,3 +158,20 @@ def test_what_the_data_do_not_allow_is_refused_before_anything_runs(tmp_path: Pa
             comparison("local", "truth", settings=replace(SETTINGS, data=data)), tmp_path / "c"
         )
     assert not (tmp_path / "c").exists()
+
+
+def test_another_process_at_the_same_comparison_is_refused(tmp_path: Path) -> None:
+    class Second:
+        """Starts the comparison once more while its first run lasts."""
+
+        def start(self, header: Any, first_round: int) -> None:
+            with pytest.raises(RunError, match="another process is at the runs in"):
+                run_comparison(comparison("local"), tmp_path / "c")
+
+        def round(self, row: Any, info: Any) -> None: ...
+
+        def end(self, result: Any) -> None: ...
+
+    results = run_comparison(comparison("local"), tmp_path / "c", [Second()])
+    assert isinstance(results["local"][0], Result)
+    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == ["compare.json", "local"]

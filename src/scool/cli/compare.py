@@ -11,9 +11,14 @@ from typing import Any
 from scool.cli.arguments import parse, peek, peek_data, read_toml
 from scool.cli.console import Console, new_folder
 from scool.cli.ranks import goes_on, leading
+from scool.display.curves import plot_accuracy
+from scool.display.graphs import plot_graph
+from scool.display.records import read_runs
+from scool.display.style import WIDE
 from scool.display.tables import comparison_table
 from scool.errors import ConfigError
 from scool.learning.local_sgd import LocalSGD
+from scool.recording.disk import write_bytes
 from scool.run.config import Settings, default_run
 from scool.run.options import as_dict, option_names, with_options
 from scool.run.recipes import METHODS
@@ -25,7 +30,6 @@ from scool.sweep.compare import (
     run_comparison,
     summarise,
 )
-from scool.sweep.pictures import accuracy_figure, graphs_figure
 from scool.sweep.tune import read_chosen, searched_data
 
 DEFAULT_METHODS = "local,fedavg,dpsgd,truth,scool-sbm,scool-attention,scool-mmsbm"
@@ -210,11 +214,8 @@ def _finish(comparison: Comparison, out: Path, as_json: bool, quiet: bool) -> in
         results = run_comparison(comparison, out, [console])
     summaries = [summarise(results[method]) for method in comparison.methods]
     say([f"{s['method']} diverged: {s['diverged']}" for s in summaries if s["diverged"]])
-    finished = {
-        method: [r for r in runs if isinstance(r, Result)] for method, runs in results.items()
-    }
-    finished = {method: runs for method, runs in finished.items() if runs}
-    pictures = _save_figures(finished, out) if comparison.figures and finished else []
+    folders = [r.run_dir for runs in results.values() for r in runs if isinstance(r, Result)]
+    pictures = _draw([f for f in folders if f], out) if comparison.figures and folders else []
     if as_json:
         for summary in summaries:
             print(json_module.dumps(summary))
@@ -227,9 +228,11 @@ def _finish(comparison: Comparison, out: Path, as_json: bool, quiet: bool) -> in
     return 0
 
 
-def _save_figures(results: Mapping[str, Sequence[Result]], out: Path) -> list[Path]:
-    first = {method: runs[0] for method, runs in results.items()}
-    paths = [out / "accuracy.png", out / "graphs.png"]
-    accuracy_figure(results, paths[0])
-    graphs_figure(first, paths[1])
-    return paths
+def _draw(folders: Sequence[Path], out: Path) -> list[Path]:
+    """Accuracy over rounds, and the learned graphs beside the true one."""
+    records = read_runs(folders)
+    learned = [record for record in records if record.method != "truth"] or records
+    plots = {"accuracy": plot_accuracy(records, WIDE), "graphs": plot_graph(learned, WIDE)}
+    for name, plot in plots.items():
+        write_bytes(out / f"{name}.png", plot.figure.render("png"))
+    return [out / f"{name}.png" for name in plots]

@@ -9,16 +9,6 @@ import tyro
 from scool.display.figure import KINDS, write_plot
 from scool.errors import ConfigError, nearest
 
-ABOUT = {
-    "accuracy": "score over rounds, a line a method",
-    "graph": "who learns from whom in the last round, beside the true graph",
-    "graph-error": "L1 distance to the true graph and adjusted Rand index over rounds",
-    "budget": "score over the bytes sent",
-    "partition": "who has how many samples of which class",
-    "gains": "what each client gained over learning alone",
-    "blocks": "the block of each client over rounds",
-}
-
 
 @dataclass(frozen=True)
 class PlotCommand:
@@ -33,7 +23,7 @@ class PlotCommand:
 
 
 def usage() -> str:
-    lines = [f"  {name:<12} {about}" for name, about in ABOUT.items()]
+    lines = [f"  {name:<12} {about}" for name, (_, about) in KINDS.items()]
     return "usage: scool plot KIND RUN [RUN ...] --out FILE.pdf|png|svg\n\nkinds:\n" + "\n".join(
         lines
     )
@@ -46,7 +36,9 @@ def plot(arguments: Sequence[str]) -> int:
     kind, *rest = arguments
     if kind not in KINDS:
         raise ConfigError(f"unknown plot {kind!r}: {nearest(kind, KINDS)}")
-    command = tyro.cli(PlotCommand, args=rest, prog=f"scool plot {kind}", description=ABOUT[kind])
+    command = tyro.cli(
+        PlotCommand, args=rest, prog=f"scool plot {kind}", description=KINDS[kind][1]
+    )
     if not command.runs:
         raise ConfigError(f"scool plot {kind} needs a run: scool plot {kind} RUN [RUN ...]")
     out = command.out or Path(f"{kind}.pdf")

@@ -13,14 +13,17 @@ from scool.errors import require, unknown
 from scool.recording.disk import write_bytes
 from scool.recording.folder import make_folder
 
-KINDS: dict[str, Callable[[Sequence[RunRecord], float], Plot]] = {
-    "accuracy": plot_accuracy,
-    "graph": plot_graph,
-    "graph-error": plot_graph_error,
-    "budget": plot_budget,
-    "partition": plot_partition,
-    "gains": plot_gains,
-    "blocks": plot_blocks,
+KINDS: dict[str, tuple[Callable[[Sequence[RunRecord], float], Plot], str]] = {
+    "accuracy": (plot_accuracy, "score over rounds, a line a method"),
+    "graph": (plot_graph, "who learns from whom in the last round, beside the true graph"),
+    "graph-error": (
+        plot_graph_error,
+        "L1 distance to the true graph and adjusted Rand index over rounds",
+    ),
+    "budget": (plot_budget, "score over the bytes sent"),
+    "partition": (plot_partition, "who has how many samples of which class"),
+    "gains": (plot_gains, "what each client gained over learning alone"),
+    "blocks": (plot_blocks, "the block of each client over rounds"),
 }
 FORMATS = (".pdf", ".png", ".svg")
 
@@ -44,7 +47,7 @@ def write_plot(kind: str, paths: Sequence[Path], out: Path, columns: int = 1) ->
     require(columns in (1, 2), "columns", columns, "give 1 or 2")
     records = read_runs(find_runs(paths))
     width = COLUMN if columns == 1 else 2 * COLUMN + 0.25
-    plot = KINDS[kind](records, width)
+    plot = KINDS[kind][0](records, width)
     make_folder(out.parent)
     write_bytes(out, plot.figure.render(out.suffix[1:].lower(), dpi=300))
     table = out.with_suffix(".csv")

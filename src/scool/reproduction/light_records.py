@@ -8,15 +8,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
+import torch
 from torch import Tensor
 
 from scool.data.federation import Federation
-from scool.evaluation.graph_error import adjusted_rand, communities, graph_l1
 from scool.graph.edges import Edges, as_matrix
 from scool.recording.folder import METRICS, TIMING, RunFolder, checkpoint_name, graph_name
 from scool.recording.shards import part_names
 from scool.recording.writer import RunWriter
 from scool.run.progress import EARLY, LONG
+from scool.run.round_row import describe_graph
 from scool.types import Info
 
 SHOWN_ROUNDS = (1, 2, 5, 10, 20, 50)
@@ -58,14 +59,10 @@ class LightRecords:
 
     def _measure(self, t: int, graph: Tensor) -> list[dict[str, Any]]:
         """The row of an early round, where the true graph is known."""
-        truth, groups = self.federation.truth, self.federation.groups
-        if t >= EARLY or truth is None:
+        if t >= EARLY or self.federation.truth is None:
             return []
-        row: dict[str, Any] = {"round": t, "graph_l1": graph_l1(graph, truth.cpu())}
-        if groups is not None:
-            seen = communities(graph, int(groups.unique().numel()))
-            row["graph_ari"] = adjusted_rand(seen, groups.cpu())
-        return [row]
+        everyone = torch.ones(len(graph), dtype=torch.bool)
+        return [{"round": t, **describe_graph(graph, everyone, self.federation)}]
 
     def _forget(self, t: int) -> None:
         if t not in self.kept:

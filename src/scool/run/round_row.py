@@ -21,7 +21,7 @@ def describe_round(
     row: dict[str, Any] = {"round": t, "train_loss": finite(_mean(info["train_loss"]))}
     if scores is not None:
         row |= _describe_scores(scores, federation)
-        row |= _describe_graph(info["graph"], engine.active, federation)
+        row |= describe_graph(info["graph"], engine.active, federation)
     for name, value in info.items():
         if name in ("graph", "train_loss"):
             continue
@@ -64,9 +64,7 @@ def _describe_scores(scores: Scores, federation: Federation) -> dict[str, Any]:
     return row
 
 
-def _describe_graph(
-    graph: Matrix | float, active: Tensor, federation: Federation
-) -> dict[str, Any]:
+def describe_graph(graph: Matrix | float, active: Tensor, federation: Federation) -> dict[str, Any]:
     """Distance to the true graph, and whether its groups show among those who are not in
     quarantine, as the others belong to none."""
     assert isinstance(graph, Tensor | Edges)

@@ -52,6 +52,19 @@ def why_not(config: RunConfig, federation: Federation, seed: int) -> str | None:
     return None
 
 
+def check_possible(configs: Sequence[RunConfig], federation: Federation) -> None:
+    """
+    Raises:
+        ConfigError: a method cannot run on a federation.
+    """
+    for config in configs:
+        if reason := why_not(config, federation, config.settings.seed):
+            raise ConfigError(
+                f"method {config.method!r} is not possible here: {reason}. Leave it out, or "
+                "name `all` for those that are possible"
+            )
+
+
 def choose_methods(words: str, settings: Settings) -> tuple[tuple[str, ...], list[str]]:
     """The methods of a list with commas, or of `all` those that the data allow; and a note on each
     that they do not."""
@@ -154,7 +167,9 @@ def run_comparison(
     """
     first, many = comparison.settings.seed, comparison.seeds > 1
     seeds = range(first, first + comparison.seeds)
-    federations = {seed: _possible(comparison, seed) for seed in seeds}
+    federations = {seed: load(comparison.settings.data, seed) for seed in seeds}
+    for seed, federation in federations.items():
+        check_possible(comparison.runs(seed), federation)
     jobs = [
         _Job(config, out / (f"{config.method}-{seed}" if many else config.method))
         for seed in seeds
@@ -176,18 +191,6 @@ def run_comparison(
                 run(job, folder_state(job.folder))
             results[job.config.method].append(done[job.folder])
     return results
-
-
-def _possible(comparison: Comparison, seed: int) -> Federation:
-    """The federation of a seed, on which every method can run."""
-    federation = load(comparison.settings.data, seed)
-    for config in comparison.runs(seed):
-        if reason := why_not(config, federation, seed):
-            raise ConfigError(
-                f"method {config.method!r} is not possible here: {reason}. Leave it out, or "
-                "name `all` for those that are possible"
-            )
-    return federation
 
 
 def _keep(comparison: Comparison, out: Path, is_begun: bool) -> None:

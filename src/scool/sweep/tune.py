@@ -30,7 +30,7 @@ from scool.run.config import RunConfig, Settings, execute
 from scool.run.migrations import modern
 from scool.run.options import as_dict, with_options
 from scool.run.result import finite, spread
-from scool.sweep.compare import why_not
+from scool.sweep.compare import check_possible
 from scool.sweep.runner import State, claim_all, read_about, run_list
 from scool.sweep.search import Options, Search, words
 
@@ -66,10 +66,9 @@ def run_search(
         seed: judged_by_validation(load(search.settings.data, seed))
         for seed in range(first, first + search.seeds)
     }
-    for method, (seed, federation) in itertools.product(search.methods, federations.items()):
-        config = replace(search.config(method, {}, seed), method=method)
-        if reason := why_not(config, federation, seed):
-            raise ConfigError(f"method {method!r} is not possible here: {reason}. Leave it out")
+    for seed, federation in federations.items():
+        plain = [replace(search.config(m, {}, seed), method=m) for m in search.methods]
+        check_possible(plain, federation)
     trials = [
         _Trial(method, options, seed)
         for method in search.methods
