@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 AnyAlgorithm: TypeAlias = Any
-"""One of these, or a method of one's own: `contracts.Algorithm`, with its options as fields."""
+"""One of these, or a method of one's own: `contracts.Method`, with its options as fields."""
 
 METHODS: dict[str, tuple[str, AnyAlgorithm]] = {
     "local": ("every client for itself", LocalOnly()),
