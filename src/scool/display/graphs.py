@@ -80,7 +80,7 @@ def draw_panels(panels: Sequence[Panel], width: float, title: str = "") -> Pictu
     columns = min(len(panels), 2 if width < 5 else 4)
     lines = -(-len(panels) // columns)
     with styled():
-        height = 1.15 * width / columns * lines + 0.75 + (0.4 if title else 0)
+        height = (width / columns + 0.55) * lines + 0.75 + (0.4 if title else 0)
         figure, grid = picture(lines, columns, width=width, height=height)
         if title:
             figure.suptitle(plain(title), fontsize="medium")
