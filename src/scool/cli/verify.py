@@ -65,11 +65,11 @@ def _verdicts_of(folder: Path) -> Iterator[Verdict]:
     ):
         if is_there:
             try:
-                yield check(folder)
+                verdict = check(folder)
             except Exception as error:
-                verdict = Verdict(folder)
-                verdict.findings.append(Finding(folder.name, "damaged", str(error)))
-                yield verdict
+                words = str(error) if isinstance(error, RunError) else repr(error)
+                verdict = Verdict(folder, [Finding(folder.name, "damaged", words)])
+            yield verdict
 
 
 def _below(path: Path) -> Iterator[Path]:

@@ -96,27 +96,16 @@ def write_export(
         raise RunError(f"{folder} exists already: choose another folder (--out)")
     make_folder(folder / "models")
     try:
-        return _write_export(graph, theta, fixed, header, clients, folder)
+        paths: list[Path] = []
+        if graph is not None:
+            paths += [
+                graph.write_graphml(folder / "graph.graphml"),
+                graph.write_csv(folder / "graph.csv"),
+            ]
+        seals = export_models(theta, fixed, header, clients, folder / "models")
+        files = {path.name: whole_file(path) for path in paths}
+        files |= {f"models/{path.name}": seal for path, seal in seals.items()}
+        Manifest(header.get("run") or "", files).write(folder)
     except RunError as error:
         raise RunError(f"{error}. {folder} is not whole: delete it before the next try") from error
-
-
-def _write_export(
-    graph: Graph | None,
-    theta: Tree,
-    fixed: Params,
-    header: Mapping[str, Any],
-    clients: Clients | None,
-    folder: Path,
-) -> list[Path]:
-    paths: list[Path] = []
-    if graph is not None:
-        paths += [
-            graph.write_graphml(folder / "graph.graphml"),
-            graph.write_csv(folder / "graph.csv"),
-        ]
-    seals = export_models(theta, fixed, header, clients, folder / "models")
-    files = {path.name: whole_file(path) for path in paths}
-    files |= {f"models/{path.name}": seal for path, seal in seals.items()}
-    Manifest(header.get("run") or "", files).write(folder)
     return [*paths, *seals]
