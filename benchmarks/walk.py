@@ -79,23 +79,34 @@ def tracked() -> tuple[int, float]:
     return len(files), sum(f.stat().st_size for f in files if f.is_file()) / 1e6
 
 
+def rooms() -> dict[str, int]:
+    """Lines of each room under the package, the largest first; modules outside a room together."""
+    found: dict[str, int] = {}
+    for file in PACKAGE.rglob("*.py"):
+        inside = file.relative_to(PACKAGE).parts
+        room = f"{inside[0]}/" if len(inside) > 1 else "(modules outside a room)"
+        found[room] = found.get(room, 0) + len(file.read_text().splitlines())
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", action="store_true", help="also list what was walked through")
     wanted = parser.parse_args()
     files, megabytes = tracked()
-    lines = sum(len(f.read_text().splitlines()) for f in PACKAGE.rglob("*.py"))
+    lines_by_room = rooms()
     body, arguments = fit_size()
     steps = walked()
     numbers = {
         "files_walked": len(steps),
         "functions_walked": sum(map(len, steps.values())),
-        "lines_under_src": lines,
+        "lines_under_src": sum(lines_by_room.values()),
         "files_under_src": len(list(PACKAGE.rglob("*.py"))),
         "tracked_files": files,
         "tracked_megabytes": round(megabytes, 1),
         "fit_lines": body,
         "fit_arguments": arguments,
+        "lines_by_room": lines_by_room,
     }
     print(json.dumps(numbers, indent=2))
     for name, functions in steps.items() if wanted.files else ():
