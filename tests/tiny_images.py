@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from scool.data import cifar
-from scool.data.mini_imagenet import FOLDER
+from scool.data import images
+from scool.data.images import MINI_FOLDER
 
 
 def _images(labels: np.ndarray, side: int) -> np.ndarray:
@@ -17,10 +17,10 @@ def _images(labels: np.ndarray, side: int) -> np.ndarray:
 
 def write_cifar10(root: Path, per_class: int = 10, tests: int = 2) -> Path:
     """Five training files and a test file; `per_class` is a multiple of 5."""
-    folder = root / cifar.CIFAR10_FOLDER
+    folder = root / images.CIFAR10_FOLDER
     folder.mkdir(parents=True)
-    for file in (*cifar.CIFAR10_TRAIN, cifar.CIFAR10_TEST):
-        count = tests if file is cifar.CIFAR10_TEST else per_class // 5
+    for file in (*images.CIFAR10_TRAIN, images.CIFAR10_TEST):
+        count = tests if file is images.CIFAR10_TEST else per_class // 5
         labels = np.repeat(np.arange(10), count)
         records = np.concatenate([labels[:, None], _images(labels, 32)], axis=1)
         (folder / file.name).write_bytes(records.astype(np.uint8).tobytes())
@@ -29,7 +29,7 @@ def write_cifar10(root: Path, per_class: int = 10, tests: int = 2) -> Path:
 
 def write_cifar100(root: Path) -> Path:
     """One image a class in either file, coarse and fine labels."""
-    folder = root / cifar.CIFAR100_FOLDER
+    folder = root / images.CIFAR100_FOLDER
     folder.mkdir(parents=True)
     labels = np.arange(100)
     records = np.concatenate([labels[:, None] // 5, labels[:, None], _images(labels, 32)], axis=1)
@@ -40,7 +40,7 @@ def write_cifar100(root: Path) -> Path:
 
 def write_mini_imagenet(root: Path) -> Path:
     """One training image and one test image a class, as arrays."""
-    folder = root / FOLDER
+    folder = root / MINI_FOLDER
     folder.mkdir(parents=True)
     labels = np.repeat(np.arange(100, dtype=np.uint8), 2)
     np.save(folder / "images.npy", _images(labels, 84).reshape(-1, 84, 84, 3))

@@ -19,7 +19,7 @@ from torch.nn.functional import avg_pool2d
 from scool.algorithms import SCooL
 from scool.data.build import from_partition
 from scool.data.federation import Federation
-from scool.data.mini_imagenet import read_mini_imagenet
+from scool.data.images import read_mini_imagenet
 from scool.data.partition import noniid_sbm
 from scool.data.transform import MINI_IMAGENET
 from scool.learning.cross import CrossDraw

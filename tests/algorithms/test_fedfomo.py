@@ -7,7 +7,7 @@ from reference.judged import inner, loss_on, minus, weighted
 from reference.local_steps import local_steps, size_of, stacked
 from scool.algorithms import FedFomo
 from scool.algorithms.shared.participation import participants
-from scool.data.validation import with_validation
+from scool.data.build import with_validation
 from scool.errors import ConfigError, DataError
 from scool.learning.local_sgd import LocalSGD
 from toys import (

@@ -7,7 +7,7 @@ from reference.judged import gradient_on, inner, loss_on, minus, softmax, weight
 from reference.local_steps import local_steps, size_of, stacked
 from scool.algorithms import L2C
 from scool.algorithms.shared.learned_weights import score_gradient, softmax_rows
-from scool.data.validation import with_validation
+from scool.data.build import with_validation
 from scool.errors import ConfigError, DataError
 from scool.learning.local_sgd import LocalSGD
 from toys import assert_trees_close, classification, one, poisoned, scattered, start, tanh_net

@@ -7,7 +7,7 @@ from torch import Tensor
 from reference.judged import loss_on
 from reference.local_steps import local_steps, size_of, stacked
 from scool.algorithms import MetaL2C
-from scool.data.validation import with_validation
+from scool.data.build import with_validation
 from scool.errors import ConfigError, DataError
 from scool.learning.local_sgd import LocalSGD
 from scool.priors.encoder import LayerwiseRowEncoder

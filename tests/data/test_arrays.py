@@ -136,14 +136,14 @@ class Empty(Dataset):
         ([client(3), (1, 2, 3)], "client 1 is a tuple"),
         ([{"x_train": [[1.0]], "labels": [1]}], "entry 'labels'"),
         ([{"x_train": [[1.0]]}], "client 0 train data lacks y"),
-        ([(np.zeros((3, 2)), np.zeros(2, int))], "one target a sample"),
+        ([(np.zeros((3, 2)), np.zeros(2, int))], "one target per sample"),
         ([(np.zeros((3, 2)), np.zeros(3))], "labels are torch.float64"),
         ([client(3), (np.zeros((3, 4)), np.zeros(3, int))], "client 1 train samples have shape"),
         ([(np.zeros((2, 1)), np.array([0, -1]))], "label -1"),
         ([(np.zeros((2, 1)), ["cat", "dog"])], "labels are .*<U3, such as cat: encode labels as 0"),
         ([(np.zeros((2, 1)), np.array([0, None]))], "client 0 train labels are of type object"),
         ([(np.array([["a"]]), [0])], "client 0 train inputs are of type <U1"),
-        ([(np.zeros((2, 1)), [[0], [1, 2]])], "client 0 train labels are no array"),
+        ([(np.zeros((2, 1)), [[0], [1, 2]])], "client 0 train labels are"),
         ([client(3), client(3, (0, 10**10))], "client 1 has label 10000000000, .*encode labels"),
         ([client(60, (0, 5000))], "5001 classes for 60 samples.*num_classes"),
         ([client(20_000, (0, 100_000))], "100001 classes for 20000 samples"),
@@ -171,7 +171,7 @@ def test_groups_by_name() -> None:
         assert f.truth is not None and f.truth[0].tolist() == [0.5, 0, 0.5, 0]
     wrong: list[Any] = [["a", 1, "a", 1], [0, 1, None, 1], [0.0, 1.0, np.nan, 1.0], 5, [[0, 1]] * 4]
     for groups in wrong:
-        with pytest.raises(DataError, match=r"groups .*: give a .* a client"):
+        with pytest.raises(DataError, match=r"groups .*: give a .* client"):
             from_arrays(own, groups=groups)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scool.data.validation import with_validation
+from scool.data.build import with_validation
 from scool.errors import DataError
 from toys import classification, regression
 

@@ -24,7 +24,7 @@ from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, draw_samples, plan_batches
 from scool.learning.losses import LOSSES
 from scool.models import parameters_of
-from scool.models.dropout import StreamDropout
+from scool.models.stack import StreamDropout
 from scool.randomness import derive, uniform
 from scool.types import Params, Tree
 from toys import (

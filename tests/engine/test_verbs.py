@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from engine.sharded_world import sharded
-from scool.data.validation import with_validation
+from scool.data.build import with_validation
 from scool.engine.local import LocalEngine
 from scool.engine.steps.workers import LARGE
 from scool.errors import ConfigError

@@ -1,4 +1,4 @@
-"""A person's own data: a list of arrays or torch datasets, one entry a client."""
+"""A person's own data: a list of arrays or torch datasets, one entry per client."""
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,15 +41,15 @@ def from_arrays(
     """A federation from the data of each client, numpy or torch, of any sizes.
 
     Args:
-        clients: one entry a client: `(x, y)`, `(x_train, y_train, x_test, y_test)`, a mapping with
-            those names (also x_val, y_val; or x, y), a torch Dataset of (x, y) pairs, or a pair of
-            datasets (train, test).
+        clients: one entry per client: `(x, y)`, `(x_train, y_train, x_test, y_test)`, a mapping
+            with those names (also x_val, y_val; or x, y), a torch Dataset of (x, y) pairs, or two
+            of them (train, test).
         name: what reports call it.
         task: `regression` takes float targets of shape (n,) or (n, outputs).
         num_classes: default: the largest label plus one; labels are whole numbers from 0 on.
         classes: (K, C) bool tasks; default: the labels each client has in any of its parts.
         truth: (K, K) rows that sum to one, or a rule such as `identical` to derive it from classes.
-        groups: a number or a name a client; gives the truth where `truth` is absent.
+        groups: a number or a name per client; gives the truth where `truth` is absent.
         test_fraction: share of the samples set aside where a client brings no test data.
         val_fraction: share of the training samples set aside where it brings no validation data.
         seed: for the choice of those samples.
@@ -57,7 +57,7 @@ def from_arrays(
         tokens: inputs are whole numbers and stay so, for a model that begins with an embedding;
             else they become floats.
         client_names: for messages and reports.
-        class_names: one a class.
+        class_names: one per class.
 
     >>> import numpy as np
     >>> own = [(np.zeros((5, 3)), np.array([0, 1, 0, 1, 1])) for _ in range(4)]
@@ -73,7 +73,7 @@ def from_arrays(
         clients = list(clients)
     except TypeError:
         raise DataError(
-            f"clients = {clients!r} is not possible: give a list, one entry a client"
+            f"clients = {clients!r} is not possible: give a list, one entry per client"
         ) from None
     if len(clients) == 0:
         raise DataError("there are no clients: give a list with the data of at least one")
@@ -158,7 +158,7 @@ def _pair(value: Any, number: int, part: str, task: Task) -> _Part:
     if x.dim() == 0 or y.dim() == 0 or len(x) != len(y):
         raise DataError(
             f"{where} data has shapes {tuple(x.shape)} and {tuple(y.shape)}: "
-            "give one target a sample"
+            "give one target per sample"
         )
     if part == "train" and len(x) == 0:
         raise DataError(f"client {number} has no training sample: give it data or leave it out")
@@ -190,7 +190,7 @@ def _tensor(value: Any, where: str, what: str) -> Tensor:
     try:
         array = np.array(value)
     except ValueError as error:
-        raise DataError(f"{where} {what} are no array ({error}): {remedy}") from error
+        raise DataError(f"{where} {what} are not an array ({error}): {remedy}") from error
     try:
         return torch.from_numpy(array)
     except TypeError as error:
@@ -284,7 +284,7 @@ def _count_classes(labels: list[Tensor]) -> int:
 
 
 def _group_ids(groups: Any) -> Tensor:
-    """(K,) a number a client; names are numbered in the order of their appearance."""
+    """(K,) a number per client; names are numbered in the order of their appearance."""
     if isinstance(groups, Sequence | np.ndarray) and all(isinstance(g, str) for g in groups):
         ids = {name: number for number, name in enumerate(dict.fromkeys(groups))}
         return torch.tensor([ids[name] for name in groups])
@@ -292,12 +292,12 @@ def _group_ids(groups: Any) -> Tensor:
         found = torch.as_tensor(groups)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(
-            f"groups = {groups!r:.60} cannot be read ({error}): give a number or a name a client"
+            f"groups = {groups!r:.60} cannot be read ({error}): give a number or a name per client"
         ) from error
     if found.dim() != 1:
-        raise DataError(f"groups has shape {tuple(found.shape)}: give a number a client")
+        raise DataError(f"groups has shape {tuple(found.shape)}: give a number per client")
     if not bool(found.isfinite().all()):
-        raise DataError("groups holds a number that is not finite: give a whole number a client")
+        raise DataError("groups holds a number that is not finite: give a whole number per client")
     return found
 
 

@@ -8,12 +8,21 @@ from typing import Any, Literal, NamedTuple
 
 from scool.data import transform as transforms
 from scool.data.build import from_partition
-from scool.data.cifar import CIFAR10_FOLDER, CIFAR100_FOLDER, read_cifar10, read_cifar100
 from scool.data.digits import TEST_SIZE, digits, digits_by_class
 from scool.data.federation import Federation, Task, Truth
+from scool.data.images import (
+    CIFAR10_FOLDER,
+    CIFAR100_FOLDER,
+    IDX_FILES,
+    MINI_FOLDER,
+    MINI_LISTS,
+    read_cifar10,
+    read_cifar100,
+    read_fashion_mnist,
+    read_mini_imagenet,
+    read_mnist,
+)
 from scool.data.labelled import Labelled
-from scool.data.mini_imagenet import FOLDER, LISTS, read_mini_imagenet
-from scool.data.mnist import FILES, read_fashion_mnist, read_mnist
 from scool.data.partition import keep_some, share_out
 from scool.data.synthetic import synthetic
 from scool.data.transform import ImageTransform
@@ -37,7 +46,7 @@ class DataConfig:
     groups: int = 0
     """Planted groups of digits (permuted) and synthetic; 0: four."""
     samples_per_client: int = 0
-    """Training samples of a client; 0: 24 for digits (permuted), 40 for synthetic, else all."""
+    """Training samples per client; 0: 24 for digits (permuted), 40 for synthetic, else all."""
     classes_per_client: int = 0
     """For noniid and sbm; 0: two of ten classes, ten of a hundred."""
     dirichlet_alpha: float = 0.5
@@ -128,8 +137,8 @@ DATASETS: dict[str, Dataset] = {
     "mnist": Dataset(
         "70,000 handwritten digits, 10 classes",
         10,
-        files=tuple(f"mnist/{file}.gz" for file in FILES),
-        instead=(f"mnist/{FILES[0]}", f"MNIST/raw/{FILES[0]}", "mnist.npz"),
+        files=tuple(f"mnist/{file}.gz" for file in IDX_FILES),
+        instead=(f"mnist/{IDX_FILES[0]}", f"MNIST/raw/{IDX_FILES[0]}", "mnist.npz"),
         read=read_mnist,
         num_images=70_000,
         transform=transforms.MNIST,
@@ -138,10 +147,10 @@ DATASETS: dict[str, Dataset] = {
     "fashion-mnist": Dataset(
         "70,000 pictures of clothes, 10 classes",
         10,
-        files=tuple(f"fashion-mnist/{file}.gz" for file in FILES),
+        files=tuple(f"fashion-mnist/{file}.gz" for file in IDX_FILES),
         instead=(
-            f"fashion-mnist/{FILES[0]}",
-            f"FashionMNIST/raw/{FILES[0]}",
+            f"fashion-mnist/{IDX_FILES[0]}",
+            f"FashionMNIST/raw/{IDX_FILES[0]}",
             "fashion-mnist.npz",
         ),
         read=read_fashion_mnist,
@@ -153,8 +162,8 @@ DATASETS: dict[str, Dataset] = {
         "60,000 photographs of 84x84, 100 classes",
         100,
         10,
-        files=tuple(f"{FOLDER}/{n}.npy" for n in ("images", "labels", "is_train_of_class")),
-        instead=(f"{FOLDER}/{LISTS[0]}",),
+        files=tuple(f"{MINI_FOLDER}/{n}.npy" for n in ("images", "labels", "is_train_of_class")),
+        instead=(f"{MINI_FOLDER}/{MINI_LISTS[0]}",),
         read=read_mini_imagenet,
         num_images=60_000,
         transform=transforms.MINI_IMAGENET,

@@ -71,7 +71,7 @@ def _check_sizes(num_clients: int, groups: int, samples_per_client: int, availab
         0 < groups <= num_clients,
         "groups",
         groups,
-        f"give 1 to {num_clients}, at most one group a client",
+        f"give 1 to {num_clients}",
     )
     require(
         0 < samples_per_client <= available // num_clients,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from scool.display.style import Picture
 
 Task = Literal["classification", "regression"]
+Part = Literal["train", "val", "test"]
 Truth = Literal["identical", "overlap", "fraction", "squared"]
 
 
@@ -129,14 +130,23 @@ class Federation:
         """Without the data, which are private and many."""
         return f"Federation({self.name!r}, {self.num_clients} clients, {self.task})"
 
-    def plot(self, part: Literal["train", "val", "test"] = "train") -> "Picture":
+    def counts(self, part: Part = "train") -> Tensor:
+        """(K, C) samples of each client and class; regression: (K, 1) samples of each client."""
+        split: Split = getattr(self, part)
+        mask = split.mask.cpu()
+        if self.task == "regression":
+            return mask.sum(dim=1, keepdim=True).int()
+        counts = torch.zeros(len(mask), self.num_outputs, dtype=torch.int32)
+        return counts.scatter_add_(1, split.y.cpu(), mask.int())
+
+    def plot(self, part: Part = "train") -> "Picture":
         """A matplotlib figure of who has how many samples of which class."""
         from scool.display.federation import picture_of
 
         return picture_of(self, part)
 
     def to_pandas(self) -> Any:
-        """A pandas table, one row a client: its group, its samples, its classes."""
+        """A pandas table, one row per client: its group, its samples, its classes."""
         from scool.display.federation import frame_of
 
         return frame_of(self)
@@ -274,7 +284,7 @@ def _check_held(federation: Federation) -> None:
 def _check_graph(federation: Federation) -> None:
     clients, truth, groups = federation.num_clients, federation.truth, federation.groups
     if groups is not None and tuple(groups.shape) != (clients,):
-        raise DataError(f"groups has shape {tuple(groups.shape)}: give one number a client")
+        raise DataError(f"groups has shape {tuple(groups.shape)}: give one number per client")
     if federation.client_names is not None and len(federation.client_names) != clients:
         raise DataError(f"{len(federation.client_names)} client_names for {clients} clients")
     if truth is None:

@@ -1,7 +1,11 @@
-"""A labelled image dataset in memory, and its plain form on disk: one .npz without pickles."""
+"""A labelled image dataset in memory, and the files it comes from: whole, unaltered, never
+unpickled."""
 
+import gzip
+import hashlib
 import zipfile
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,3 +97,48 @@ def planes(images: np.ndarray, rows: np.ndarray | None = None, chunk: int = 1000
         part = np.array(images[wanted[start : start + chunk]]).reshape(-1, height, width, channels)
         out[start : start + chunk] = torch.from_numpy(part).permute(0, 3, 1, 2)
     return out
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One file of a dataset and what it must be."""
+
+    name: str
+    size: int | None = None  # bytes
+    md5: str | None = None  # of the official file, where one is published
+
+
+def read_file(
+    folder: Path, file: DataFile, remedy: str, *, verify: bool = True, packed: bool = False
+) -> bytes:
+    """The content of a file that is there and is the official one.
+
+    Args:
+        folder: where it lies.
+        file: what its content must be.
+        remedy: what to do when it is not, the end of every message.
+        verify: False reads a file of any size and content.
+        packed: it lies there with gzip, as NAME.gz; whoever packed it.
+
+    Raises:
+        DataError: it is missing, truncated or altered.
+    """
+    path = folder / (f"{file.name}.gz" if packed else file.name)
+    try:
+        content = gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing: {remedy}") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be unpacked ({error}): {remedy}") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}): {remedy}") from None
+    if verify and file.size is not None and len(content) != file.size:
+        raise DataError(
+            f"{path} is truncated or not the official file: expected {file.size:,} bytes, "
+            f"found {len(content):,}: {remedy}"
+        )
+    if verify and file.md5 is not None:
+        found = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        if found != file.md5:
+            raise DataError(f"{path} was altered: expected MD5 {file.md5}, found {found}: {remedy}")
+    return content

@@ -69,7 +69,7 @@ def _shards(labels: Tensor, num_clients: int, classes_per_client: int) -> list[l
         num_clients > 0 and num_clients % groups == 0,
         "clients",
         num_clients,
-        f"{count} classes at {classes_per_client} a client need a multiple of {groups} clients; "
+        f"{count} classes at {classes_per_client} per client need a multiple of {groups} clients; "
         f"give {max(1, round(num_clients / groups)) * groups} or another classes_per_client",
     )
     per_class = num_clients // groups  # E
@@ -133,7 +133,7 @@ def iid(labels: Tensor, num_clients: int, seed: int) -> Parts:
 def explicit(labels: Tensor, indices: Sequence[Sequence[int] | Tensor]) -> Parts:
     """The rows a person chose for each client."""
     rows = [torch.as_tensor(client, dtype=torch.int64) for client in indices]
-    require(len(rows) > 0, "indices", [], "give one list of rows a client")
+    require(len(rows) > 0, "indices", [], "give one list of rows per client")
     for client, chosen in enumerate(rows):
         if len(chosen) == 0:
             raise DataError(f"client {client} has no sample: give it rows or leave it out")

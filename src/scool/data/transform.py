@@ -36,7 +36,7 @@ class ImageTransform:
     """Uniform numbers that one augmented sample uses: dy, dx, flip, saturation."""
 
     def __post_init__(self) -> None:
-        require(len(self.mean) == len(self.std), "std", self.std, "give one number a channel")
+        require(len(self.mean) == len(self.std), "std", self.std, "give one number per channel")
         require(min(self.std) > 0, "std", self.std, "give positive numbers")
         require(self.padding >= 0, "padding", self.padding, "give 0 or more pixels")
         require(0 <= self.fill <= 255, "fill", self.fill, "give a grey value from 0 to 255")

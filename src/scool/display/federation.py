@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from scool.data.counts import counts_of
-from scool.data.federation import Federation
+from scool.data.federation import Federation, Part
 from scool.errors import need
 
 if TYPE_CHECKING:  # matplotlib is loaded by those who look, so that `import scool` stays light
@@ -13,7 +12,7 @@ MOST_ROWS = 1000
 """Clients whose partition is drawn in a notebook."""
 
 
-def picture_of(federation: Federation, part: str) -> "Picture":
+def picture_of(federation: Federation, part: Part) -> "Picture":
     """Who has how many samples of which class, clients of a true group, or with the same classes,
     side by side."""
     from scool.display.matrices import partition_picture
@@ -21,12 +20,12 @@ def picture_of(federation: Federation, part: str) -> "Picture":
 
     order, by = shown_order(federation.groups, federation.classes, federation.num_clients)
     classes = federation.class_names or [str(c) for c in range(federation.num_outputs)]
-    counts = counts_of(federation, part)
+    counts = federation.counts(part)
     return partition_picture(counts, order, classes, by, federation.name)
 
 
 def frame_of(federation: Federation) -> Any:
-    """A pandas table, one row a client: name, group, samples of each part, classes."""
+    """A pandas table, one row per client: name, group, samples of each part, classes."""
     pandas = need("pandas", "to_pandas")
     rows: dict[str, Any] = {"client": range(federation.num_clients)}
     if federation.client_names is not None:
@@ -37,7 +36,7 @@ def frame_of(federation: Federation) -> Any:
         rows[f"{part}_samples"] = getattr(federation, part).sizes.tolist()
     if federation.task == "classification":
         names = federation.class_names or tuple(str(c) for c in range(federation.num_outputs))
-        counts = counts_of(federation, "train")
+        counts = federation.counts("train")
         rows |= {f"train_{names[c]}": counts[:, c].tolist() for c in range(counts.shape[1])}
     return pandas.DataFrame(rows).set_index("client")
 

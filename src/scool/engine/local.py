@@ -31,7 +31,7 @@ from scool.health import BROKEN_DATA, Health, Reason, broke_in
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Pull, Rule
 from scool.learning.losses import LOSSES
-from scool.models.dropout import with_streams
+from scool.models.stack import with_streams
 from scool.types import Params, Tree
 
 

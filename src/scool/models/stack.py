@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from scool.errors import ModelError
-from scool.models.dropout import StreamDropout
-from scool.randomness import derive
+from scool.randomness import derive, uniform_along
 from scool.types import Params, Tree
 
 
@@ -310,7 +309,7 @@ def check_outputs(model: Functional, params: Params, x: Tensor, columns: range) 
         wanted = f"{columns.start}{'' if len(columns) == 1 else ' or more'}"
         raise ModelError(
             f"the model gives outputs of shape {found or type(outputs).__name__} for {given}; "
-            f"expected is ({len(x)}, {wanted}): one row a sample, one column a class or target"
+            f"expected is ({len(x)}, {wanted}): one row per sample, one column per class or target"
         )
     after = dict(model.module.named_buffers())
     changed = [name for name, t in after.items() if t is not buffers.get(name)]
@@ -325,3 +324,39 @@ def check_outputs(model: Functional, params: Params, x: Tensor, columns: range) 
 def unstack(tree: Tree, client: int) -> Params:
     """One client's parameters out of the stack."""
     return {name: stacked[client] for name, stacked in tree.items()}
+
+
+_PER_CHANNEL = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+
+
+@final
+class StreamDropout(nn.Module):
+    """`nn.Dropout`, or that of whole channels, with numbers hashed from a stream.
+
+    The stream is set around a call (`Functional.drawing`); without one nothing is dropped.
+    """
+
+    def __init__(self, p: float, name: str, per_channel: bool) -> None:
+        super().__init__()
+        self.p, self.per_channel = p, per_channel
+        self.key = derive(0, "dropout", name)
+        self.stream: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.stream is None or not self.p:
+            return x
+        shape = x.shape[:2] if self.per_channel else x.shape
+        kept = uniform_along(self.stream, self.key, tuple(shape)) >= self.p
+        scale = kept.to(x.dtype) / max(1 - self.p, torch.finfo(x.dtype).tiny)
+        return x * scale.view(*shape, *[1] * (x.dim() - len(shape)))
+
+
+def with_streams(module: nn.Module) -> nn.Module:
+    """The module with its dropout layers exchanged, in place."""
+    for name, layer in list(module.named_modules()):
+        for child, inner in layer.named_children():
+            per_channel = type(inner) in _PER_CHANNEL
+            if type(inner) is nn.Dropout or per_channel:
+                full = f"{name}.{child}"
+                setattr(layer, child, StreamDropout(inner.p, full, per_channel))  # type: ignore
+    return module

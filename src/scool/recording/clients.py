@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from scool.data.counts import counts_of
 from scool.data.federation import Federation
 from scool.recording.folder import RunFolder
 from scool.recording.lines import (
@@ -51,7 +50,7 @@ def describe_clients(federation: Federation) -> Clients:
     return Clients(
         name=federation.name,
         task=federation.task,
-        counts={part: counts_of(federation, part) for part in PARTS},
+        counts={part: federation.counts(part) for part in PARTS},
         classes=federation.classes.cpu(),
         truth=None if truth is None else truth.cpu().float(),
         groups=None if groups is None else groups.cpu(),

@@ -15,8 +15,8 @@ from torch import nn
 
 from scool.algorithms.between_rounds import with_between
 from scool.contracts import Method, Recorder
+from scool.data.build import with_validation
 from scool.data.federation import Federation
-from scool.data.validation import with_validation
 from scool.engine.local import LocalEngine
 from scool.engine.memory import memory_at_start
 from scool.engine.ranks.group import Ranks
