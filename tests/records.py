@@ -12,7 +12,7 @@ from scool.data.federation import Federation
 from scool.recording.checkpoint import _digest
 from scool.recording.clients import NAME, clients_file
 from scool.recording.folder import METRICS, RunFolder
-from scool.recording.log import Log
+from scool.recording.lines import Log
 from scool.recording.seals import SEAL, with_seal
 from scool.recording.writer import RunWriter
 

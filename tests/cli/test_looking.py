@@ -18,8 +18,8 @@ from scool.cli import console as console_module
 from scool.cli.live import View, sparkline
 from scool.cli.main import dispatch
 from scool.errors import ConfigError, RunError
-from scool.recording.damage import DamageWarning
-from scool.recording.lock import writing
+from scool.recording.disk import writing
+from scool.recording.seals import DamageWarning
 
 SMALL = ["--clients", "6", "--groups", "2", "--epochs", "1", "--device", "cpu", "--quiet"]
 

@@ -15,7 +15,7 @@ import pytest
 from scool.cli.console import Console
 from scool.cli.main import dispatch
 from scool.errors import ConfigError, DataError, RunError
-from scool.recording.damage import DamageWarning
+from scool.recording.seals import DamageWarning
 from scool.reproduction import running
 from scool.run.loop import Interrupted
 from scool.sweep import runner

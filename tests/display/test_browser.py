@@ -14,7 +14,7 @@ import torch
 import scool
 from scool.display.page.render import write_report
 from scool.recording.clients import NAME, clients_file
-from scool.recording.damage import DamageWarning
+from scool.recording.seals import DamageWarning
 from scool.recording.writer import RunWriter
 
 REMEDY = "install Chromium (apt-get install chromium) or name one in SCOOL_CHROMIUM"

@@ -13,8 +13,8 @@ from scool.display.differences import group_runs
 from scool.display.page.content import page_content
 from scool.display.records import find_runs, read_run
 from scool.display.series import client_band, cumulative, curve, figures
-from scool.recording.damage import DamageWarning
 from scool.recording.folder import RunFolder
+from scool.recording.seals import DamageWarning
 from toys import classification
 
 

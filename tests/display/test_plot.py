@@ -16,7 +16,7 @@ from scool.display.matrices import graph_picture
 from scool.display.records import read_run
 from scool.display.style import line_style, marker_of
 from scool.errors import ConfigError, RunError
-from scool.recording.damage import DamageWarning
+from scool.recording.seals import DamageWarning
 
 
 def table(path: Path) -> list[dict[str, str]]:

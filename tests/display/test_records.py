@@ -9,7 +9,7 @@ import torch
 from records import change_header, change_rows
 from scool.display.records import find_runs, missing_methods, read_run
 from scool.errors import RunError
-from scool.recording.damage import DamageWarning
+from scool.recording.seals import DamageWarning
 
 
 def test_a_whole_run_has_no_problems(made: Path) -> None:

@@ -27,9 +27,9 @@ import torch
 import scool
 from scool.engine.ranks.placement import Placement
 from scool.errors import RunError
+from scool.recording.checkpoint import HOLDER
+from scool.recording.disk import LOCK
 from scool.recording.folder import METRICS, TIMING, RunFolder
-from scool.recording.lock import LOCK
-from scool.recording.shards import HOLDER
 from scool.recording.source import source_commit
 from scool.recording.verify import verify_run
 from scool.run.progress import MOVED

@@ -25,7 +25,7 @@ from scool.engine.ranks.placement import Placement, better_placement
 from scool.engine.sharded import ShardedEngine
 from scool.errors import ConfigError, QuarantineError, RunError
 from scool.models import parameters_of
-from scool.recording import copies
+from scool.recording import checkpoint
 from scool.recording.checkpoint import flatten
 from scool.recording.folder import RunFolder
 from scool.recording.writer import RunWriter
@@ -142,7 +142,7 @@ def test_checkpoints_of_ranks_use_their_memory_again(
     taken: list[Tensor] = []
     sizes: set[int] = set()
     monkeypatch.setattr(
-        copies, "_room_for", lambda t: taken.append(torch.empty_like(t)) or taken[-1]
+        checkpoint, "_room_for", lambda t: taken.append(torch.empty_like(t)) or taken[-1]
     )
     engine = sharded(classification(), tanh_net(), seed=0, device="cpu")
     state = {"theta": engine.replicate(parameters_of(tanh_net())), "count": torch.tensor(0)}

@@ -18,9 +18,8 @@ import torch
 
 from engine.kill_ranks import differences, has_moved, run_words
 from scool.errors import RunError
-from scool.recording.checkpoint import Checkpoint
+from scool.recording.checkpoint import Checkpoint, forget_parts
 from scool.recording.folder import RunFolder
-from scool.recording.shards import forget_parts
 from scool.run.config import RunConfig, config_of, execute
 
 OPTIONS = (

@@ -14,7 +14,7 @@ from scool.graph.sparsify import best_columns
 from scool.learning.local_sgd import LocalSGD
 from scool.priors import SBM
 from scool.recording.checkpoint import flatten, unflatten
-from scool.recording.edge_tensors import from_tensors
+from scool.recording.tensors import from_tensors
 from toys import classification, start
 
 SIZES = st.integers(1, 9)
@@ -122,7 +122,7 @@ def test_a_round_with_candidates_needs_no_matrix(
 
 
 def few_and_many(monkeypatch: pytest.MonkeyPatch, small: int) -> SCooL:
-    monkeypatch.setattr("scool.recording.edge_tensors.SMALL", small)
+    monkeypatch.setattr("scool.recording.tensors.SMALL", small)
     return SCooL(prior=SBM(num_blocks=2), sgd=LocalSGD(steps=1), candidates=4, sparsify_round=2)
 
 

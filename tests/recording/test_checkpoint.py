@@ -298,7 +298,7 @@ def test_a_line_that_cannot_be_written_says_so(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("scool.recording.log.os.open", full)
+        patch.setattr("scool.recording.lines.os.open", full)
         with pytest.raises(RunError, match=r"cannot write .*metrics\.jsonl: No .*scool resume"):
             writer.append("metrics.jsonl", line(1))
     writer.append("metrics.jsonl", line(2))

@@ -2,7 +2,7 @@
 
 import torch
 
-from scool.recording.copies import HostCopies
+from scool.recording.checkpoint import HostCopies
 
 
 def test_a_copy_does_not_follow_the_state_until_it_is_given_back() -> None:

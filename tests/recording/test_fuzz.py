@@ -7,7 +7,7 @@ import pytest
 
 from recording.fuzz import HARMS, RUNNING_FILES, Case, Fuzz, judge_running, run_cases, run_running
 from scool.recording import lines
-from scool.recording.seals import open_line
+from scool.recording.lines import open_line
 
 
 @pytest.mark.parametrize("seed", [11, 12])

@@ -17,8 +17,8 @@ from matplotlib.lines import Line2D
 
 from records import change_rows
 from scool.errors import RunError
-from scool.recording.damage import DamageWarning
 from scool.recording.folder import RunFolder
+from scool.recording.seals import DamageWarning
 from scool.recording.writer import RunWriter
 from scool.reproduction import measured as reproduced
 from scool.reproduction.figures import figures_of, local_epochs, write_figures

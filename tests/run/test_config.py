@@ -18,7 +18,7 @@ from scool.errors import ConfigError, RunError
 from scool.learning.local_sgd import LocalSGD
 from scool.priors import SBM, Dirac
 from scool.recording.folder import RunFolder
-from scool.recording.header import parse_header
+from scool.recording.seals import parse_header
 from scool.run.config import RunConfig, Settings, config_of, default_run
 from scool.run.loop import fit
 from scool.run.migrations import GONE

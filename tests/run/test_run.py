@@ -23,7 +23,7 @@ from scool.graph.normalise import without
 from scool.health import Reason
 from scool.priors import SBM
 from scool.recording.checkpoint import save_checkpoint
-from scool.recording.lock import LOCK, is_written, writing
+from scool.recording.disk import LOCK, is_written, writing
 from scool.recording.source import source_commit
 from scool.run import progress
 from scool.run.loop import Interrupted
@@ -110,7 +110,7 @@ def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:
     before = (out / "metrics.jsonl").read_bytes()
     with writing(out):
         assert is_written(out)
-        with pytest.raises(RunError, match="another process is at the run"):
+        with pytest.raises(RunError, match="another process"):
             fit(fed, "linear", method, rounds=4, out=out, resume=True, device="cpu")
     assert (out / "metrics.jsonl").read_bytes() == before
     assert not is_written(out) and not (out / LOCK).exists()

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from scool.errors import ScoolError, nearest, printable
-from scool.recording.damage import DamageWarning
+from scool.recording.seals import DamageWarning
 
 HELP = """scool: learn personal models without a server
 

@@ -12,11 +12,9 @@ from torch import Tensor
 from scool.errors import RunError
 from scool.graph.edges import as_matrix
 from scool.recording.clients import Clients, read_clients
-from scool.recording.damage import warn_damage
-from scool.recording.disk import read_text
+from scool.recording.disk import is_written, read_text
 from scool.recording.folder import METRICS, TIMING, RunFolder, checkpoint_name, graph_name
-from scool.recording.lock import is_written
-from scool.recording.tensors import damaged
+from scool.recording.seals import damaged, warn_damage
 
 
 @dataclass(frozen=True)

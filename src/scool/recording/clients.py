@@ -7,7 +7,7 @@ from torch import Tensor
 
 from scool.data.federation import Federation
 from scool.recording.folder import RunFolder
-from scool.recording.lines import (
+from scool.recording.seals import (
     BOOL,
     NUMBERS,
     SHAPE,
@@ -15,9 +15,9 @@ from scool.recording.lines import (
     TEXTS,
     Kind,
     check_kinds,
+    damaged,
     or_null,
 )
-from scool.recording.tensors import damaged
 
 NAME = "clients.safetensors"
 PARTS = ("train", "val", "test")

@@ -1,8 +1,10 @@
-"""Files that are whole after a crash, and readers that no strange file can hang.
+"""Files that are whole after a crash, readers that no strange file can hang, and locks.
 
 Written: beside the target, flushed to the disk, renamed over it, and the folder flushed, so that
 after a power cut a file is the old one or the new one. Read: plain files only; a pipe, a device or
-a link in the place of a record is refused before it is opened for good.
+a link in the place of a record is refused before it is opened for good. Locked: one process writes
+to a run folder at a time; the system takes the lock away from a process that has died, however it
+died, so that a killed run can be told from one that goes on.
 """
 
 import errno
@@ -10,15 +12,20 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from filelock import FileLock, Timeout
 
 from scool.errors import RunError
 
 MIB = 2**20
 LARGEST_TEXT = 64 * MIB  # of a JSON file or of one line
 TEMPORARY = ".*.tmp"  # what a kill leaves of a file that was being written
+LOCK = "run.lock"
+PATIENCE = 1.0  # seconds, with those who only ask
 
 Bytes = bytes | memoryview
 
@@ -63,8 +70,8 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def sync(paths: Iterable[Path]) -> None:
-    """Flush files that were written without it, and the folders that name them. What somebody has
-    taken away or replaced by a pipe or a link since is passed over.
+    """Flush files that were not flushed when written, and their folders. Files that somebody has
+    deleted since, or replaced by a pipe or a link, are passed over.
 
     Raises:
         RunError: the disk refuses.
@@ -110,7 +117,7 @@ def delete(path: Path) -> None:
 
 
 def clean(*folders: Path) -> None:
-    """Delete what killed writers left. Only who holds the lock of a folder may do so."""
+    """Delete what killed writers left. Only the holder of a folder's lock may do so."""
     for folder in folders:
         for file in folder.glob(TEMPORARY):
             delete(file)
@@ -151,3 +158,60 @@ def read_text(path: Path) -> str:
     if len(content) > LARGEST_TEXT:
         raise OSError(errno.EFBIG, f"it is larger than {LARGEST_TEXT // MIB} MiB")
     return content.decode(errors="replace")
+
+
+# ---------------------------------------------------------------------- locks
+
+
+@contextmanager
+def holding(file: Path, patience: float = 0.0) -> Iterator[bool]:
+    """Hold a lock; gives whether it is ours, or another process has it.
+
+    Raises:
+        RunError: the disk refuses.
+    """
+    lock = FileLock(file)
+    try:
+        lock.acquire(timeout=patience)
+    except Timeout:
+        yield False
+        return
+    except OSError as error:
+        raise RunError(f"cannot lock {file}: {error.strerror}; choose another --out") from error
+    try:
+        yield True
+    finally:
+        with suppress(OSError):  # some systems keep a file that is open
+            file.unlink()
+        lock.release()
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Keep other processes from writing to an existing run folder.
+
+    Raises:
+        RunError: another process is writing to it.
+    """
+    with holding(folder / LOCK, PATIENCE) as is_ours:
+        if not is_ours:
+            raise RunError(
+                f"another process is writing to the run in {folder}: follow it with "
+                f"`scool watch {folder}`, or choose another --out"
+            )
+        yield
+
+
+def is_written(folder: Path) -> bool:
+    """Whether some process is writing to the run in a folder."""
+    if not (folder / LOCK).is_file():
+        return False
+    lock = FileLock(folder / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except (Timeout, PermissionError):  # somebody's; where it is not ours to ask, most likely
+        return True
+    except OSError:
+        return False
+    lock.release()
+    return False

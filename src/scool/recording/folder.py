@@ -17,22 +17,25 @@ from torch import Tensor
 
 from scool.errors import RunError
 from scool.graph.edges import Matrix
-from scool.recording.checkpoint import Checkpoint, as_checkpoint
+from scool.recording.checkpoint import Checkpoint, as_checkpoint, part_name, take_rows
 from scool.recording.disk import (
     LARGEST_TEXT,
+    LOCK,
     NotPlainError,
     open_plain,
     read_text,
     sync_folder,
 )
-from scool.recording.edge_tensors import from_tensors
-from scool.recording.header import parse_header
-from scool.recording.lines import Lines, read_rounds
-from scool.recording.lock import LOCK
-from scool.recording.manifest import Manifest, read_manifest, whole_file
-from scool.recording.seals import first_link, identity_seal, open_line
-from scool.recording.shards import part_name, take_rows
-from scool.recording.tensors import TensorFile, damaged, read_tensors
+from scool.recording.lines import Lines, first_link, open_line, read_rounds
+from scool.recording.seals import (
+    Manifest,
+    damaged,
+    identity_seal,
+    parse_header,
+    read_manifest,
+    whole_file,
+)
+from scool.recording.tensors import TensorFile, from_tensors, read_tensors
 
 METRICS, TIMING = "metrics.jsonl", "timing.jsonl"
 _NEEDS = {METRICS: ("messages", "bytes"), TIMING: ("seconds",)}

@@ -1,79 +1,65 @@
-"""What a JSON record must hold, and the lines of a `.jsonl` file up to one that does not."""
+"""Logs of JSON lines, each line sealed upon the one before; the first builds on the identity of the
+run and the name of the log. So a lost line is noticed, and one that is not what was written."""
 
 import json
-import math
+import os
 import re
-import sys
-from collections.abc import Callable, Iterable, Mapping
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 from scool.columns import LAST
-from scool.errors import KINDS, RunError
-from scool.recording.disk import LARGEST_TEXT, open_plain
-from scool.recording.seals import open_line
-
-Kind = tuple[Callable[[Any], bool], str]
-"""Whether a value is of a kind, and what the kind is called."""
-
-WHOLE: Kind = KINDS[int]
-LARGEST = 2**63
-LARGEST_INPUT = 2**31  # numbers in one sample
-COUNT: Kind = (lambda v: WHOLE[0](v) and 0 <= v < LARGEST, "a whole number from 0 on")
-NUMBER: Kind = (lambda v: KINDS[float][0](v) and abs(v) <= sys.float_info.max, "a finite number")
-TEXT: Kind = (lambda v: KINDS[str][0](v) and _is_unicode(v), KINDS[str][1])
-RUN: Kind = (lambda v: TEXT[0](v) and bool(_RUN.fullmatch(v)), "the identity of a run")
-BOOL: Kind = KINDS[bool]
-OBJECT: Kind = (lambda v: isinstance(v, dict), "a JSON object")
-LIST: Kind = (lambda v: isinstance(v, list), "a list")
-TEXTS: Kind = (lambda v: LIST[0](v) and all(map(TEXT[0], v)), "a list of texts")
-NUMBERS: Kind = (lambda v: LIST[0](v) and all(map(NUMBER[0], v)), "a list of finite numbers")
-COUNTS: Kind = (lambda v: LIST[0](v) and all(map(COUNT[0], v)), "a list of whole numbers")
-SHAPE: Kind = (
-    lambda v: LIST[0](v) and all(map(COUNT[0], v)) and math.prod(v) < LARGEST_INPUT,
-    "a list of sizes",
-)
-SCORES: Kind = (
-    lambda v: LIST[0](v) and all(s is None or NUMBER[0](s) for s in v),
-    "a list of finite numbers and nulls",
-)
-BLOCKS: Kind = (
-    lambda v: LIST[0](v) and all(b is None or COUNT[0](b) for b in v),
-    "a list of whole numbers and nulls",
+from scool.errors import RunError
+from scool.recording.disk import LARGEST_TEXT, open_plain, write_bytes
+from scool.recording.seals import (
+    COUNT,
+    NUMBER,
+    TEXT,
+    Kind,
+    check_kinds,
+    list_of,
+    or_null,
+    sha256,
+    table_of,
 )
 
-
-_RUN = re.compile("(?:[0-9a-f]{32})?")
-
-
-def _is_unicode(text: str) -> bool:
-    """Whether a text can be written; halves of a character in JSON cannot."""
-    return not any("\ud800" <= c <= "\udfff" for c in text)
+_SEALED = re.compile(rb', "seal": "([0-9a-f]{16})"}\Z')
 
 
-def or_null(kind: Kind) -> Kind:
-    return (lambda v: v is None or kind[0](v)), f"{kind[1]} or null"
+def first_link(run: str, name: str) -> str:
+    """What the seal of the first line of a log builds on."""
+    return sha256(f"{run}/{name}".encode())[:16]
 
 
-def check_kinds(values: Any, kinds: Mapping[str, Kind], optional: Iterable[str] = ()) -> None:
-    """Look whether a record has its fields, and whether they are what they should be.
+def seal_line(row: Mapping[str, Any], before: str) -> tuple[bytes, str]:
+    """A row as a sealed line, and its seal, which the next line builds on."""
+    text = json.dumps(row, allow_nan=False).encode()
+    seal = sha256(before.encode() + text)[:16]
+    return text[:-1] + f', "seal": "{seal}"}}\n'.encode(), seal
+
+
+def open_line(line: bytes, before: str | None) -> tuple[bytes, str | None]:
+    """The JSON text of a line (without its end), and its seal.
+
+    Args:
+        before: the seal of the line before; None: nothing is known, and nothing is checked.
 
     Raises:
-        ValueError: it does not; says what is wrong.
-
-    >>> check_kinds({"seed": "0"}, {"seed": WHOLE})
-    Traceback (most recent call last):
-    ValueError: seed = '0' is not a whole number
+        ValueError: the line is not what was written there.
     """
-    if not isinstance(values, dict):
-        raise ValueError("it holds no JSON object")
-    for name, (is_of_kind, words) in kinds.items():
-        if name not in values:
-            if name in optional:
-                continue
-            raise ValueError(f"it lacks {name!r}")
-        if not is_of_kind(values[name]):
-            raise ValueError(f"{name} = {values[name]!r:.100} is not {words}")
+    found = _SEALED.search(line)
+    if found is None:
+        if before is not None:
+            raise ValueError("it has no checksum")
+        return line, None
+    text, seal = line[: found.start()] + b"}", found.group(1).decode()
+    if before is not None and seal != sha256(before.encode() + text)[:16]:
+        raise ValueError("it does not match its checksum, or follows on another line")
+    return text, seal
+
+
+# ---------------------------------------------------------------------- reading
 
 
 class Lines(NamedTuple):
@@ -120,22 +106,14 @@ def read_lines(path: Path, check: Callable[[Any], None], before: str | None = No
     return Lines(rows, None, False, seals)
 
 
-def _has_numbers(v: Any) -> bool:
-    return OBJECT[0](v) and all(NUMBER[0](n) for n in v.values())
-
-
-def _has_texts(v: Any) -> bool:
-    return OBJECT[0](v) and all(TEXT[0](n) for n in v.values())
-
-
 _ROUND: dict[str, Kind] = {
     **dict.fromkeys(("round", "messages", "bytes"), COUNT),
     **dict.fromkeys(("epochs", "seconds"), NUMBER),
     **dict.fromkeys((*(c.field for c in LAST), "edges", "fallback", "diverged"), or_null(NUMBER)),
-    "scores": or_null(SCORES),
-    "blocks": or_null(BLOCKS),
-    "traffic": (_has_numbers, "a table of numbers"),
-    "quarantined": (_has_texts, "a table of texts"),
+    "scores": or_null(list_of(or_null(NUMBER), "a list of finite numbers and nulls")),
+    "blocks": or_null(list_of(or_null(COUNT), "a list of whole numbers and nulls")),
+    "traffic": table_of(NUMBER, "a table of numbers"),
+    "quarantined": table_of(TEXT, "a table of texts"),
 }
 
 
@@ -159,3 +137,77 @@ def read_rounds(path: Path, needs: Iterable[str], before: str | None = None) -> 
             clients = count
 
     return read_lines(path, check, before)
+
+
+# ---------------------------------------------------------------------- writing
+
+
+@final
+class Log:
+    """Appends to one `.jsonl` file. It keeps the rows: if somebody deletes, changes or replaces the
+    file while the run goes on, it is written again from them."""
+
+    def __init__(self, path: Path, run: str, rows: Sequence[Mapping[str, Any]] = ()) -> None:
+        """A log that holds these rows. The file is not touched before `rewrite` or `append`."""
+        self.path = path
+        self.rows: list[dict[str, Any]] = []
+        self.seal = first_link(run, path.name)
+        self._run, self._size = run, 0
+        for row in rows:
+            self._add(row)
+
+    def _add(self, row: Mapping[str, Any]) -> bytes:
+        line, self.seal = seal_line(row, self.seal)
+        self.rows.append(dict(row))
+        self._size += len(line)
+        return line
+
+    @property
+    def state(self) -> tuple[int, str]:
+        """How many lines there are, and the seal of the last: what a manifest says of a log."""
+        return len(self.rows), self.seal
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add a line.
+
+        Raises:
+            RunError: the disk refuses.
+        """
+        size, line = self._size, self._add(row)
+        try:
+            if _size_of(self.path) != size:
+                return self.rewrite()
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+            flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+            descriptor = os.open(self.path, flags, 0o666)
+            with os.fdopen(descriptor, "ab") as file:
+                file.write(line)
+        except OSError as error:
+            raise RunError(
+                f"cannot write {self.path}: {error.strerror}. Free some space, then "
+                f"`scool resume {self.path.parent}`"
+            ) from error
+
+    def rewrite(self) -> None:
+        """Write the whole file, unless it holds exactly these rows already."""
+        seal, lines = first_link(self._run, self.path.name), []
+        for row in self.rows:
+            line, seal = seal_line(row, seal)
+            lines.append(line)
+        content = b"".join(lines)
+        if not _holds(self.path, content):
+            write_bytes(self.path, content)
+
+
+def _size_of(path: Path) -> int:
+    """The size of a plain file; -1 where something else has its name."""
+    try:
+        found = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    return found.st_size if stat.S_ISREG(found.st_mode) else -1
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    """Whether a file has exactly this content. An empty log need not be there."""
+    return _size_of(path) == len(content) and (not content or path.read_bytes() == content)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from scool.recording.folder import RunFolder
-from scool.recording.lines import (
+from scool.recording.seals import (
     BOOL,
     COUNT,
     COUNTS,
@@ -17,10 +17,11 @@ from scool.recording.lines import (
     TEXTS,
     Kind,
     check_kinds,
+    damaged,
     or_null,
+    read_manifest,
 )
-from scool.recording.manifest import read_manifest
-from scool.recording.tensors import damaged, read_tensors, write_tensors
+from scool.recording.tensors import read_tensors, write_tensors
 from scool.types import Params
 
 FIXED = "fixed.safetensors"

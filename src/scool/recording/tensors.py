@@ -1,6 +1,6 @@
 """Sealed files of tensors: safetensors that say what they are, whose they are, and their checksums.
 
-The metadata have one entry, `scool`, a JSON object: the format, the run, whatever the kind of file
+Their metadata has one entry, `scool`, a JSON object: the format, the run, whatever the kind of file
 needs, the SHA-256 of every tensor (type, shape and bytes), and a seal over all of these. So single
 tensors can be read and verified without the rest.
 """
@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,15 +18,25 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from scool.errors import RunError
-from scool.recording.damage import OtherVersion, check_format
-from scool.recording.disk import MIB, Bytes, open_plain, write_bytes
-from scool.recording.lines import OBJECT, TEXT, check_kinds, or_null
-from scool.recording.seals import SEAL, check_seal, with_seal
+from scool.graph.edges import SMALL, Edges
+from scool.recording.disk import MIB, open_plain, write_bytes
+from scool.recording.seals import (
+    OBJECT,
+    SEAL,
+    TEXT,
+    check_format,
+    check_kinds,
+    check_seal,
+    or_null,
+    with_seal,
+)
 
 VERSION = 2
 LARGEST_HEADER = 64 * MIB
 THREADS = 4  # that take checksums of a large tensor
+PIECE = 16 * MIB  # of a tensor, for one of them
+LISTS = ("/i", "/j", "/values", "/fill")
+PARTS = ("", *LISTS)  # what may follow the name of a graph
 _TYPES = {
     torch.float64: "F64",
     torch.int64: "I64",
@@ -89,9 +99,9 @@ def read_tensors(
 
     Args:
         kind: what it has to be.
-        run: whose it has to be; None: anybody's, and files of older versions, which have no seal,
-            are read, too.
-        names: which tensors, where they are there; None: all.
+        run: the run it has to belong to; None: any, and files of older versions, which have no
+            seal, are read, too.
+        names: which tensors to read of those in the file; None: all.
 
     Raises:
         ValueError: it is not what was written there; says why in words that follow "NAME is
@@ -131,20 +141,8 @@ def read_tensors(
     return TensorFile(about, tensors, about[SEAL])
 
 
-def damaged(path: Path, error: Exception, remedy: str = "") -> RunError:
-    """One sentence about a file that cannot be used, and perhaps one about what to do."""
-    more = f". {remedy}" if remedy else ""
-    if isinstance(error, FileNotFoundError):
-        return RunError(f"{path} is missing{more}")
-    if isinstance(error, OSError):
-        return RunError(f"{path} cannot be read: {error.strerror}{more}")
-    if isinstance(error, OtherVersion):
-        return RunError(f"{path} is of another version: {error}. Use that version to read it")
-    return RunError(f"{path} is damaged: {error}{more}")
-
-
 def _check_header(start: bytes, size: int) -> None:
-    """Look whether the header can be as long as it says, before anybody reserves memory for it."""
+    """Check that the header can be as long as it says, before anybody reserves memory for it."""
     if len(start) < 8:
         raise ValueError("it is cut off")
     length = struct.unpack("<Q", start)[0]
@@ -155,7 +153,8 @@ def _check_header(start: bytes, size: int) -> None:
 def _sum_of(t: Tensor) -> str:
     """SHA-256 over type, shape and the digests of all pieces, which several threads take: one alone
     is slower than a disk."""
-    pieces = list(_parts(_bytes_of(t)))
+    content = _bytes_of(t)
+    pieces = [content[start : start + PIECE] for start in range(0, len(content), PIECE)]
     with ThreadPoolExecutor(min(THREADS, len(pieces) or 1)) as pool:
         digests = pool.map(lambda piece: hashlib.sha256(piece).digest(), pieces)
         about = f"{t.dtype}/{tuple(t.shape)}/".encode()
@@ -166,7 +165,37 @@ def _bytes_of(t: Tensor) -> memoryview:
     return t.contiguous().flatten().view(torch.uint8).numpy().data
 
 
-def _parts(content: Bytes, size: int = 16 * MIB) -> Iterator[Bytes]:
-    """Pieces of moderate size."""
-    for start in range(0, len(content), size):
-        yield content[start : start + size]
+# ---------------------------------------------------------------------- graphs as tensors
+
+
+def to_tensors(graph: Edges) -> dict[str, Tensor]:
+    """The graph as tensors of a file, by what follows its name: a matrix of few clients, as records
+    always held it, else lists."""
+    if len(graph) <= SMALL:
+        return {"": graph.dense()}
+    fill = torch.tensor(graph.fill, dtype=graph.dtype)
+    parts = (graph.i.int(), graph.j.int(), graph.values, fill)
+    return dict(zip(LISTS, parts, strict=True))
+
+
+def from_tensors(tensors: Mapping[str, Tensor], clients: int, fill: float | bool) -> Edges:
+    """The graph that `to_tensors` wrote; of a matrix the entries other than `fill` are listed.
+
+    Raises:
+        ValueError: these are not the tensors of one; says what was found.
+    """
+    if "" in tensors:
+        matrix = tensors[""]
+        if tuple(matrix.shape) != (clients, clients):
+            raise ValueError(str(tuple(matrix.shape)))
+        is_set = matrix.dtype == torch.bool
+        return Edges.of(matrix, bool(matrix.all()) if is_set else fill)
+    if any(name not in tensors for name in LISTS):
+        raise ValueError("nothing")
+    i, j, values, fill_ = (tensors[name] for name in LISTS)
+    i, j = i.long(), j.long()
+    keys = i * clients + j
+    fits = i.shape == j.shape == values.shape[:1] and bool((keys[1:] > keys[:-1]).all())
+    if not fits or (len(i) and not 0 <= int(torch.min(i.min(), j.min())) <= int(j.max()) < clients):
+        raise ValueError("a list of pairs that is not sorted")
+    return Edges(clients, i, j, values, fill_.item())

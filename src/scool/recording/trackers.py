@@ -4,10 +4,12 @@ Each is a package of its own that has to be installed. Numbers of every round, t
 in evaluated rounds, and the graph and models of the end as files.
 """
 
+import shutil
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
 from torch import Tensor
@@ -15,15 +17,6 @@ from torch import Tensor
 from scool.columns import flatten_options
 from scool.errors import ScoolError, need
 from scool.types import Info
-
-
-class Backend(Protocol):
-    """What a tracker has to be able to do."""
-
-    def scalars(self, values: Mapping[str, float], step: int) -> None: ...
-    def image(self, name: str, pixels: np.ndarray, step: int) -> None: ...
-    def files(self, folder: Path) -> None: ...
-    def close(self) -> None: ...
 
 
 def numbers(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
@@ -39,41 +32,50 @@ def numbers(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, flo
             yield f"{prefix}{name}", float(value)
 
 
-class Tracker:
-    """A recorder that hands a run on to a tracker. Subclasses open theirs."""
+class Tracker(ABC):
+    """A recorder that hands a run on to a tracker. A subclass says how that one does it."""
 
-    def __init__(self) -> None:
-        self._backend: Backend | None = None
+    @abstractmethod
+    def open(self, header: Mapping[str, Any]) -> None:
+        """Begin a run there, with its options."""
 
-    def open(self, header: Mapping[str, Any]) -> Backend:
-        raise NotImplementedError
+    @abstractmethod
+    def scalars(self, values: Mapping[str, float], step: int) -> None: ...
+
+    @abstractmethod
+    def image(self, name: str, pixels: np.ndarray, step: int) -> None: ...
+
+    @abstractmethod
+    def files(self, folder: Path) -> None:
+        """Copy what is in a folder, which is deleted afterwards."""
+
+    @abstractmethod
+    def close(self) -> None: ...
 
     def start(self, header: Mapping[str, Any], first_round: int) -> None:
-        del first_round  # rounds keep their numbers, also in a run that goes on
+        del first_round  # rounds keep their numbers, also in a run that is resumed
         try:
-            self._backend = self.open(header)
+            self.open(header)
         except ScoolError:
             raise
         except Exception as error:  # of a package that is not ours: a server away, a bad key
             raise ScoolError(
-                f"{type(self).__name__} could not be started: {error}. Mend that, or leave its "
+                f"{type(self).__name__} could not be started: {error}. Fix that, or leave its "
                 "flag out"
             ) from error
 
     def round(self, row: Mapping[str, Any], info: Info) -> None:
-        assert self._backend is not None
         step = int(row["round"])
-        self._backend.scalars(dict(numbers(row)), step)
+        self.scalars(dict(numbers(row)), step)
         graph = info.get("graph")
         if row.get("scores") is not None and isinstance(graph, Tensor):
-            self._backend.image("graph", graph_pixels(graph, f"round {step + 1}"), step)
+            self.image("graph", graph_pixels(graph, f"round {step + 1}"), step)
 
     def end(self, result: Any) -> None:
-        assert self._backend is not None
         with tempfile.TemporaryDirectory() as place:
             result.export(Path(place))
-            self._backend.files(Path(place))
-        self._backend.close()
+            self.files(Path(place))
+        self.close()
 
 
 def graph_pixels(w: Tensor, title: str) -> np.ndarray:
@@ -101,19 +103,12 @@ class TensorBoard(Tracker):
     """Writes event files; look at them with `tensorboard --logdir FOLDER`."""
 
     def __init__(self, folder: str | Path) -> None:
-        super().__init__()
         self.folder = Path(folder)
         need("tensorboard", "--tensorboard")  # refused before the run, not after its first round
 
-    def open(self, header: Mapping[str, Any]) -> Backend:
-        return _TensorBoard(self.folder, header)
-
-
-class _TensorBoard:
-    def __init__(self, folder: Path, header: Mapping[str, Any]) -> None:
+    def open(self, header: Mapping[str, Any]) -> None:
         writer = need("torch.utils.tensorboard", "--tensorboard").SummaryWriter
-        self.folder = folder
-        self.writer = writer(str(folder))
+        self.writer = writer(str(self.folder))
         lines = [f"    {name} = {value}" for name, value in options_of(header).items()]
         self.writer.add_text("options", "\n".join(lines), 0)
 
@@ -127,17 +122,10 @@ class _TensorBoard:
 
     def files(self, folder: Path) -> None:
         """TensorBoard holds no files: they lie beside its own, in `files/`."""
-        copy_files(folder, self.folder / "files")
+        shutil.copytree(folder, self.folder / "files", dirs_exist_ok=True)
 
     def close(self) -> None:
         self.writer.close()
-
-
-def copy_files(source: Path, target: Path) -> None:
-    for file in (path for path in source.rglob("*") if path.is_file()):
-        place = target / file.relative_to(source)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(file.read_bytes())
 
 
 @final
@@ -145,24 +133,16 @@ class WandB(Tracker):
     """A run of Weights & Biases. WANDB_MODE=offline writes to disk alone; `wandb sync` sends it."""
 
     def __init__(self, folder: str | Path, project: str = "scool") -> None:
-        super().__init__()
-        self.folder = Path(folder)
-        self.project = project
-        need("wandb", "--wandb")
-
-    def open(self, header: Mapping[str, Any]) -> Backend:
-        return _WandB(self.folder, self.project, header)
-
-
-class _WandB:
-    def __init__(self, folder: Path, project: str, header: Mapping[str, Any]) -> None:
+        self.folder, self.project = Path(folder), project
         self.wandb = need("wandb", "--wandb")
-        folder.mkdir(parents=True, exist_ok=True)
+
+    def open(self, header: Mapping[str, Any]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
         self.run = self.wandb.init(
-            project=project,
+            project=self.project,
             name=f"{header['method']}-{header['seed']}",
             config=options_of(header),
-            dir=str(folder),
+            dir=str(self.folder),
         )
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
@@ -185,19 +165,12 @@ class MLflow(Tracker):
     """A run of MLflow, where MLFLOW_TRACKING_URI says, else where MLflow itself chooses."""
 
     def __init__(self, experiment: str = "scool") -> None:
-        super().__init__()
         self.experiment = experiment
-        need("mlflow", "--mlflow")
-
-    def open(self, header: Mapping[str, Any]) -> Backend:
-        return _MLflow(self.experiment, header)
-
-
-class _MLflow:
-    def __init__(self, experiment: str, header: Mapping[str, Any]) -> None:
         self.mlflow = need("mlflow", "--mlflow")
-        self.mlflow.set_experiment(experiment)
-        self.run = self.mlflow.start_run(run_name=f"{header['method']}-{header['seed']}")
+
+    def open(self, header: Mapping[str, Any]) -> None:
+        self.mlflow.set_experiment(self.experiment)
+        self.mlflow.start_run(run_name=f"{header['method']}-{header['seed']}")
         self.mlflow.log_params(options_of(header))
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:

@@ -7,22 +7,13 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from scool.errors import RunError
+from scool.recording.checkpoint import part_names
 from scool.recording.clients import NAME as CLIENTS
 from scool.recording.clients import read_clients
 from scool.recording.disk import TEMPORARY
-from scool.recording.folder import (
-    METRICS,
-    TIMING,
-    RunFolder,
-    checkpoint_name,
-    graph_name,
-    is_run,
-)
-from scool.recording.manifest import NAME as MANIFEST
-from scool.recording.manifest import read_manifest, whole_file
+from scool.recording.folder import METRICS, TIMING, RunFolder, checkpoint_name, graph_name, is_run
 from scool.recording.models import FIXED, read_fixed, read_model
-from scool.recording.seals import SEAL
-from scool.recording.shards import part_names
+from scool.recording.seals import MANIFEST, SEAL, read_manifest, whole_file
 
 State = Literal["whole", "damaged", "missing", "unsealed"]
 

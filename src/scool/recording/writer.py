@@ -20,11 +20,16 @@ from torch import Tensor
 
 from scool.errors import RunError
 from scool.graph.edges import Edges, Matrix
-from scool.recording.background import Background
-from scool.recording.checkpoint import save_checkpoint
-from scool.recording.copies import HostCopies
+from scool.recording.checkpoint import (
+    CLIENTS,
+    Background,
+    HostCopies,
+    forget_parts,
+    part_name,
+    part_names,
+    save_checkpoint,
+)
 from scool.recording.disk import clean, delete, sync, write_json
-from scool.recording.edge_tensors import to_tensors
 from scool.recording.folder import (
     METRICS,
     TIMING,
@@ -35,12 +40,9 @@ from scool.recording.folder import (
     make_folder,
     state_round,
 )
-from scool.recording.header import FORMAT
-from scool.recording.log import Log
-from scool.recording.manifest import Manifest
-from scool.recording.seals import identity_seal, with_seal
-from scool.recording.shards import CLIENTS, forget_parts, part_name, part_names
-from scool.recording.tensors import damaged, write_tensors
+from scool.recording.lines import Log
+from scool.recording.seals import FORMAT, Manifest, damaged, identity_seal, with_seal
+from scool.recording.tensors import to_tensors, write_tensors
 
 KEPT = 2  # checkpoints that stay: the newest, and the one before in case it gets damaged
 END = 10**9  # after any round

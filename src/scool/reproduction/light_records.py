@@ -13,8 +13,8 @@ from torch import Tensor
 
 from scool.data.federation import Federation
 from scool.graph.edges import Edges, as_matrix
+from scool.recording.checkpoint import part_names
 from scool.recording.folder import METRICS, TIMING, RunFolder, checkpoint_name, graph_name
-from scool.recording.shards import part_names
 from scool.recording.writer import RunWriter
 from scool.run.progress import EARLY, LONG
 from scool.run.round_row import describe_graph

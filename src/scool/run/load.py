@@ -12,15 +12,9 @@ from scool.data.transform import ImageTransform
 from scool.errors import ConfigError, RunError, require
 from scool.models import ModelConfig, fixed_tensors, unstack
 from scool.recording.clients import Clients, read_clients
-from scool.recording.damage import warn_damage
 from scool.recording.folder import RunFolder
-from scool.recording.models import (
-    model_name,
-    read_exported,
-    read_fixed,
-    read_model,
-    write_model,
-)
+from scool.recording.models import model_name, read_exported, read_fixed, read_model, write_model
+from scool.recording.seals import warn_damage
 from scool.run.client_model import ClientModel
 from scool.run.options import with_options
 from scool.types import Params, Tree

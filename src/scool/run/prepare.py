@@ -32,9 +32,8 @@ from scool.models import (
 )
 from scool.recording.clients import NAME as CLIENTS
 from scool.recording.clients import clients_file
-from scool.recording.header import FORMAT
 from scool.recording.models import FIXED
-from scool.recording.seals import identity_seal
+from scool.recording.seals import FORMAT, identity_seal
 from scool.recording.writer import RecordKeeper, RunWriter
 from scool.run.checks import checked_model, remarks
 from scool.run.options import as_dict

@@ -22,17 +22,9 @@ from scool.engine.sharded import AnyEngine, ShardedEngine
 from scool.errors import RunError, ScoolError
 from scool.graph.edges import Edges, Matrix
 from scool.health import Reason
-from scool.recording.checkpoint import Checkpoint, flatten, unflatten
-from scool.recording.folder import (
-    METRICS,
-    TIMING,
-    RunFolder,
-    check_free,
-    graph_name,
-    make_folder,
-)
-from scool.recording.lock import writing
-from scool.recording.shards import HOLDER, part_name
+from scool.recording.checkpoint import HOLDER, Checkpoint, flatten, part_name, unflatten
+from scool.recording.disk import writing
+from scool.recording.folder import METRICS, TIMING, RunFolder, check_free, graph_name, make_folder
 from scool.recording.source import source_commit
 from scool.recording.writer import RunWriter
 from scool.run.migrations import modern, modern_state, older_names

@@ -8,7 +8,7 @@ from scool.errors import RunError, need
 from scool.models import fixed_tensors
 from scool.recording.clients import Clients, describe_clients
 from scool.recording.folder import is_taken, make_folder
-from scool.recording.manifest import Manifest, whole_file
+from scool.recording.seals import Manifest, whole_file
 from scool.run.graph import Graph
 from scool.run.load import export_models
 from scool.types import Params, Tree

@@ -12,9 +12,7 @@ from scool.data.federation import Federation
 from scool.errors import ConfigError, DataError, RunError, require, unknown
 from scool.learning.local_sgd import LocalSGD
 from scool.recording.disk import write_json
-from scool.recording.lines import BOOL, OBJECT, TEXTS, WHOLE, Kind
-from scool.recording.seals import with_seal
-from scool.recording.tensors import damaged
+from scool.recording.seals import BOOL, OBJECT, TEXTS, WHOLE, Kind, damaged, with_seal
 from scool.run.config import (
     BETWEEN,
     RunConfig,

@@ -15,13 +15,9 @@ from scool.columns import COLUMNS
 from scool.contracts import Recorder
 from scool.data.federation import Federation
 from scool.errors import QuarantineError, RunError
-from scool.recording.damage import check_format
-from scool.recording.disk import read_text
+from scool.recording.disk import LOCK, holding, read_text
 from scool.recording.folder import RunFolder, is_taken, make_folder
-from scool.recording.lines import TEXT, Kind, check_kinds
-from scool.recording.lock import LOCK, holding
-from scool.recording.seals import SEAL, check_seal
-from scool.recording.tensors import damaged
+from scool.recording.seals import SEAL, TEXT, Kind, check_format, check_kinds, check_seal, damaged
 from scool.recording.writer import RunWriter
 from scool.run.config import RunConfig, execute
 from scool.run.loop import Interrupted

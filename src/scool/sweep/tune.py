@@ -12,7 +12,8 @@ from scool.data.catalogue import load
 from scool.data.federation import Federation
 from scool.errors import ConfigError, DataError, QuarantineError, RunError
 from scool.recording.disk import sync, write_json
-from scool.recording.lines import (
+from scool.recording.lines import Log, first_link, read_lines
+from scool.recording.seals import (
     LIST,
     NUMBER,
     OBJECT,
@@ -20,12 +21,11 @@ from scool.recording.lines import (
     WHOLE,
     Kind,
     check_kinds,
+    damaged,
+    identity_seal,
     or_null,
-    read_lines,
+    with_seal,
 )
-from scool.recording.log import Log
-from scool.recording.seals import first_link, identity_seal, with_seal
-from scool.recording.tensors import damaged
 from scool.run.config import RunConfig, Settings, execute
 from scool.run.migrations import modern
 from scool.run.options import as_dict, with_options
