@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from scool.cli.console import Console
 from scool.contracts import Recorder
+from scool.display.live import Console
 from scool.errors import RunError, unknown
 from scool.reproduction.paper import Setting
 from scool.reproduction.plan import TARGETS, Job, Study, jobs_of

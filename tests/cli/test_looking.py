@@ -14,9 +14,9 @@ from rich.console import Console as RichConsole
 
 import scool
 from records import change_header, stop_at
-from scool.cli import console as console_module
-from scool.cli.live import View, sparkline
 from scool.cli.main import dispatch
+from scool.display import live as live_module
+from scool.display.live import View, sparkline
 from scool.errors import ConfigError, RunError
 from scool.recording.disk import writing
 from scool.recording.seals import DamageWarning
@@ -206,8 +206,8 @@ def test_run_on_a_terminal_is_live(
 ) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(
-        console_module,
-        "RichConsole",
+        live_module,
+        "Terminal",
         lambda stderr: RichConsole(file=screen, force_terminal=True, width=90),
     )
     words = [word for word in SMALL if word != "--quiet"]

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from scool.cli.console import Console
 from scool.cli.main import dispatch
+from scool.display.live import Console
 from scool.errors import ConfigError, DataError, RunError
 from scool.recording.seals import DamageWarning
 from scool.reproduction import running

@@ -1,13 +1,13 @@
 """`scool tune`, and `scool compare` with what it chose."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scool.cli.main import dispatch, main
+from commands import code_of
+from scool.cli.main import dispatch
 from scool.run.recipes import METHODS
 
 SMALL = ["--clients", "6", "--groups", "2", "--rounds", "2", "--device", "cpu"]
@@ -21,15 +21,6 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-
-
-def code_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["scool", *arguments])
-    monkeypatch.setattr("signal.signal", lambda *_: None)
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    assert isinstance(stopped.value.code, int)
-    return stopped.value.code
 
 
 def test_tune_then_compare(capsys: pytest.CaptureFixture[str]) -> None:

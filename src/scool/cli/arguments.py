@@ -1,7 +1,9 @@
-"""Words typed by a person: what has to be known before the options can be parsed."""
+"""Options that commands share, and how the words that a person typed become a command."""
 
+import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +14,41 @@ from scool.errors import ConfigError
 from scool.run.options import with_options
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """How a command shows what it does."""
+
+    json: bool = False
+    """Print JSON instead of a table: one object per line."""
+    quiet: bool = False
+    """No progress on stderr."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded(Shown):
+    """A command that makes records, with options from a file."""
+
+    out: Path | None = None
+    """Folder for the records; default: a new one under runs/."""
+    config: Path | None = None
+    """A TOML file with options; flags override it."""
+
+    def folder(self, name: str) -> Path:
+        """The folder asked for, or a new one under runs/ that is named by the time."""
+        if self.out is not None:
+            return self.out
+        path = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+        return first_free(path, path) if path.exists() else path
+
+
+def first_free(path: Path, stem: Path) -> Path:
+    """The first of STEM-1, STEM-2, ... that does not exist."""
+    number = 1
+    while (candidate := path.with_name(f"{stem.name}-{number}")).exists():
+        number += 1
+    return candidate
 
 
 def peek(arguments: Sequence[str], option: str) -> str | None:
@@ -53,17 +90,27 @@ def read_toml(path: str | None) -> dict[str, Any]:
         raise ConfigError(f"config = {path!r} is not valid TOML: {error}") from error
 
 
-def parse(default: T, arguments: Sequence[str], prog: str, description: str) -> T:
-    """Flags over defaults: every field of a nested dataclass becomes one flat option."""
+def configure(
+    arguments: Sequence[str],
+    options: Mapping[str, Any],
+    default_on: Callable[[DataConfig], T],
+    prog: str,
+    description: str,
+) -> T:
+    """A command with every option resolved: the defaults that suit the data, then those of the
+    configuration file, then flags. Every field of a nested dataclass is one flat option."""
+    default = default_on(peek_data(arguments, options))
+    default = with_options(default, options, "the configuration file")
+    flat = (
+        tyro.conf.OmitArgPrefixes,
+        tyro.conf.AvoidSubcommands,
+        tyro.conf.OmitSubcommandPrefixes,
+    )
     return tyro.cli(
         type(default),
         args=list(arguments),
         default=default,
         prog=prog,
         description=description,
-        config=(
-            tyro.conf.OmitArgPrefixes,
-            tyro.conf.AvoidSubcommands,
-            tyro.conf.OmitSubcommandPrefixes,
-        ),
+        config=flat,
     )

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scool.cli.arguments import parse, peek, peek_data, read_toml
-from scool.cli.console import Console, new_folder
+from scool.cli.arguments import Recorded, Shown, configure, peek, read_toml
 from scool.cli.ranks import goes_on, leading
+from scool.data.catalogue import DataConfig
 from scool.display.curves import plot_accuracy
 from scool.display.graphs import plot_graph
+from scool.display.live import Console
 from scool.display.records import read_runs
 from scool.display.style import WIDE
 from scool.display.tables import comparison_table
@@ -20,13 +21,12 @@ from scool.errors import ConfigError
 from scool.learning.local_sgd import LocalSGD
 from scool.recording.disk import write_bytes
 from scool.run.config import Settings, default_run
-from scool.run.options import as_dict, option_names, with_options
+from scool.run.options import as_dict, option_names
 from scool.run.recipes import METHODS
 from scool.run.result import Result
 from scool.sweep.compare import (
     Comparison,
     choose_methods,
-    read_comparison,
     run_comparison,
     summarise,
 )
@@ -36,7 +36,7 @@ DEFAULT_METHODS = "local,fedavg,dpsgd,truth,scool-sbm,scool-attention,scool-mmsb
 
 
 @dataclass(frozen=True)
-class CompareCommand:
+class CompareCommand(Recorded):
     """Options of `scool compare`. All methods share the data, the model, the batches and SGD."""
 
     settings: Settings = field(default_factory=Settings)
@@ -46,21 +46,19 @@ class CompareCommand:
     seeds: int = 1
     """How many seeds, from --seed on; the table shows means."""
     set: tuple[str, ...] = ()
-    """Options of single methods: --set scool-sbm.num_blocks=4 fedavg.participation=0.1."""
+    """Options of single methods: --set scool-sbm.num_blocks=4 fedavg.participation=0.1. In a
+    configuration file they stand in a table [method.NAME]."""
     tuned: Path | None = None
     """A folder of `scool tune`: each method gets the options chosen there, unless set here."""
-    out: Path | None = None
-    """Folder for the records; default: a new one under runs/."""
-    json: bool = False
-    """Print one JSON object a method instead of a table."""
-    quiet: bool = False
-    """No progress on stderr."""
     figures: bool = True
     """Save pictures of the graphs and of the accuracy over rounds."""
-    config: Path | None = None
-    """A TOML file with options, those of a method in a table [method.NAME]; flags override it."""
     ranks: int = 1
     """Processes on this machine that share the clients; for several machines use torchrun."""
+
+    @classmethod
+    def on(cls, data: DataConfig) -> "CompareCommand":
+        base = default_run("local", data)
+        return cls(settings=base.settings, sgd=base.algorithm.sgd)
 
 
 def compare(arguments: Sequence[str]) -> int:
@@ -70,10 +68,8 @@ def compare(arguments: Sequence[str]) -> int:
     if not all(isinstance(table, dict) for table in tables):
         raise ConfigError("method in the configuration file is not possible: write [method.NAME]")
     _refuse_own(arguments, options)
-    base = default_run("local", peek_data(arguments, options))
-    default = CompareCommand(settings=base.settings, sgd=base.algorithm.sgd)
-    default = with_options(default, options, "the configuration file")
-    command = parse(default, arguments, "scool compare", "Several methods on one federation.")
+    about = "Several methods on one federation."
+    command = configure(arguments, options, CompareCommand.on, "scool compare", about)
     methods, notes = choose_methods(command.methods, command.settings)
     tuned: dict[str, dict[str, Any]] = {}
     if command.tuned is not None:
@@ -88,11 +84,10 @@ def compare(arguments: Sequence[str]) -> int:
         options=merged,
         figures=command.figures,
     )
-    say(notes + _overruled(tuned, merged, command.sgd, base.algorithm.sgd) + _kept(comparison))
-    out = command.out or new_folder(f"compare-{command.settings.data.dataset}")
-    with leading(command.ranks, command.settings.data.num_clients):
-        goes_on(command.out)
-        return _finish(comparison, out, command.json, command.quiet)
+    plain = CompareCommand.on(command.settings.data).sgd
+    say(notes + _overruled(tuned, merged, command.sgd, plain) + _kept(comparison))
+    out = command.folder(f"compare-{command.settings.data.dataset}")
+    return finish(comparison, out, command, command.ranks, command.out)
 
 
 def _refuse_own(arguments: Sequence[str], options: Mapping[str, Any]) -> None:
@@ -200,23 +195,23 @@ def is_comparison(folder: Path) -> bool:
     return (folder / "compare.json").is_file()
 
 
-def recorded_comparison(folder: Path, out: Path, as_json: bool, quiet: bool, ranks: int) -> int:
-    """The comparison that `folder` was made with: what is missing in `out`, which may be the same
-    folder, is run."""
-    comparison = read_comparison(folder)
-    with leading(ranks, comparison.settings.data.num_clients):
-        return _finish(comparison, out, as_json, quiet)
+def finish(comparison: Comparison, out: Path, shown: Shown, ranks: int, asked: Path | None) -> int:
+    """Run what is missing in `out`, print a table (or JSON), and save the pictures.
 
-
-def _finish(comparison: Comparison, out: Path, as_json: bool, quiet: bool) -> int:
-    """Run, then print the table (or a JSON object a method) and save the pictures."""
-    with Console(comparison.settings.rounds, quiet=quiet) as console:
+    Args:
+        asked: the folder that a person named, so that a restart by torchrun finds it.
+    """
+    with (
+        leading(ranks, comparison.settings.data.num_clients),
+        Console(comparison.settings.rounds, quiet=shown.quiet) as console,
+    ):
+        goes_on(asked)
         results = run_comparison(comparison, out, [console])
     summaries = [summarise(results[method]) for method in comparison.methods]
     say([f"{s['method']} diverged: {s['diverged']}" for s in summaries if s["diverged"]])
     folders = [r.run_dir for runs in results.values() for r in runs if isinstance(r, Result)]
     pictures = _draw([f for f in folders if f], out) if comparison.figures and folders else []
-    if as_json:
+    if shown.json:
         for summary in summaries:
             print(json_module.dumps(summary))
         return 0

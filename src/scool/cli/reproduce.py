@@ -10,9 +10,8 @@ from typing import Literal
 
 import tyro
 
-from scool.cli.console import Console
-from scool.cli.live import duration
 from scool.contracts import Recorder
+from scool.display.live import Console, duration
 from scool.errors import ConfigError, RunError, nearest
 from scool.recording.disk import write_bytes
 from scool.recording.folder import RunFolder, make_folder

@@ -6,43 +6,40 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scool.algorithms import AnyAlgorithm, LocalOnly
-from scool.cli.arguments import parse, peek, peek_data, read_toml
-from scool.cli.console import Console, new_folder
+from scool.cli.arguments import Recorded, Shown, configure, peek, read_toml
 from scool.cli.ranks import goes_on, leading
 from scool.contracts import Recorder
+from scool.data.catalogue import DataConfig
+from scool.display.live import Console
 from scool.display.tables import comparison_table
 from scool.errors import ConfigError, nearest
 from scool.run.config import RunConfig, Settings, default_run, execute
-from scool.run.options import with_options
 from scool.run.recipes import METHODS
 
 
 @dataclass(frozen=True)
-class RunCommand:
+class RunCommand(Recorded):
     """Options of `scool run`."""
 
     settings: Settings = field(default_factory=Settings)
     algorithm: AnyAlgorithm = field(default_factory=LocalOnly)
-    out: Path | None = None
-    """Folder for the records; default: a new one under runs/."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
-    quiet: bool = False
-    """No progress on stderr."""
     tensorboard: bool = False
     """Also write event files for TensorBoard, into tensorboard/ of the run folder."""
     wandb: bool = False
     """Also log to Weights & Biases; WANDB_MODE=offline keeps it on disk."""
     mlflow: bool = False
     """Also log to MLflow, where MLFLOW_TRACKING_URI says."""
-    config: Path | None = None
-    """A TOML file with options; flags override it."""
     ranks: int = 1
     """Processes on this machine that share the clients; for several machines use torchrun."""
 
+    @classmethod
+    def of(cls, method: str, data: DataConfig) -> "RunCommand":
+        base = default_run(method, data)
+        return cls(settings=base.settings, algorithm=base.algorithm)
+
 
 def usage() -> str:
-    """The methods by name, with a word on each."""
+    """The methods by name, with a few words on each."""
     width = max(map(len, METHODS))
     lines = [f"  {name:<{width}}  {about}" for name, (about, _) in METHODS.items()]
     return (
@@ -51,35 +48,46 @@ def usage() -> str:
     )
 
 
-def configure(arguments: Sequence[str]) -> tuple[RunCommand, str]:
-    """The command with every option resolved: recipe, then TOML, then flags."""
+def parse_run(arguments: Sequence[str]) -> tuple[RunCommand, str]:
+    """The command and the name of its method."""
     method, *rest = arguments
     if method.startswith("-"):
         raise ConfigError(f"the method comes first: scool run METHOD [options]; got {method!r}")
     if method not in METHODS:
         raise ConfigError(f"unknown method {method!r}: {nearest(method, METHODS)}")
     options = read_toml(peek(rest, "--config"))
-    base = default_run(method, peek_data(rest, options))
-    default = RunCommand(settings=base.settings, algorithm=base.algorithm)
-    default = with_options(default, options, "the configuration file")
-    return parse(default, rest, f"scool run {method}", METHODS[method][0]), method
+    about, prog = METHODS[method][0], f"scool run {method}"
+    return configure(rest, options, lambda data: RunCommand.of(method, data), prog, about), method
 
 
 def run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage())
         return 0 if arguments else 2
-    command, method = configure(arguments)
+    command, method = parse_run(arguments)
     config = RunConfig(method, command.algorithm, command.settings)
-    out = command.out or new_folder(f"{method}-{command.settings.data.dataset}")
+    out = command.folder(f"{method}-{command.settings.data.dataset}")
     trackers = chosen_trackers(command, out)
+    return carry_out(
+        config, out, command, command.ranks, lambda: goes_on(command.out), recorders=trackers
+    )
+
+
+def carry_out(
+    config: RunConfig,
+    out: Path,
+    shown: Shown,
+    ranks: int,
+    resume: Callable[[], bool],
+    recorders: Sequence[Recorder] = (),
+) -> int:
+    """Do a run, by several ranks if asked for, and print its result."""
     with (
-        leading(command.ranks, config.settings.data.num_clients),
-        Console(config.settings.rounds, quiet=command.quiet) as console,
+        leading(ranks, config.settings.data.num_clients),
+        Console(config.settings.rounds, quiet=shown.quiet) as console,
     ):
-        resume = goes_on(out if command.out else None)
-        result = execute(config, out=out, resume=resume, recorders=[console, *trackers])
-    print_summary(result.summary(), command.json)
+        result = execute(config, out=out, resume=resume(), recorders=[console, *recorders])
+    print_summary(result.summary(), shown.json)
     return 0
 
 
@@ -96,7 +104,7 @@ def chosen_trackers(command: RunCommand, out: Path) -> list[Recorder]:
 
 
 def print_summary(summary: dict[str, object], as_json: bool) -> None:
-    """The result on stdout: a line for machines, or a table and the folder for a person."""
+    """Print the result: a line for machines, or a table and the folder for a person."""
     if as_json:
         print(json_module.dumps(summary))
         return

@@ -3,23 +3,21 @@
 import json as json_module
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from scool.cli.arguments import parse, peek, peek_data, read_toml
+from scool.cli.arguments import Recorded, configure, peek, read_toml
 from scool.cli.compare import DEFAULT_METHODS, assignment, plain_value, say
-from scool.cli.console import Console, new_folder
-from scool.data.catalogue import find
+from scool.data.catalogue import DataConfig, find
+from scool.display.live import Console
 from scool.display.tables import tuning_table
 from scool.run.config import Settings, default_run
-from scool.run.options import with_options
 from scool.sweep.compare import choose_methods
 from scool.sweep.search import Search, words
 from scool.sweep.tune import run_search
 
 
 @dataclass(frozen=True)
-class TuneCommand:
+class TuneCommand(Recorded):
     """Options of `scool tune`. Every method has the same number of runs, on the same clients."""
 
     settings: Settings = field(default_factory=Settings)
@@ -36,26 +34,20 @@ class TuneCommand:
     """Runs of each method; 0: all combinations of the method that has the most."""
     seeds: int = 1
     """Runs of each candidate, with seeds from --seed on."""
-    out: Path | None = None
-    """Folder for the records; default: a new one under runs/."""
-    json: bool = False
-    """Print one JSON object a method instead of a table."""
-    quiet: bool = False
-    """No progress on stderr."""
-    config: Path | None = None
-    """A TOML file with options; flags override it."""
+
+    @classmethod
+    def on(cls, data: DataConfig) -> "TuneCommand":
+        base = default_run("local", replace(data, val_fraction=0.2))
+        rate = base.algorithm.sgd.lr
+        is_made = find(data.dataset).read is None
+        rates = (rate / 2, rate, 2 * rate) if is_made else (0.01, 0.05, 0.1)  # of the paper
+        return cls(settings=base.settings, lr=",".join(f"{r:g}" for r in rates))
 
 
 def tune(arguments: Sequence[str]) -> int:
     options = read_toml(peek(arguments, "--config"))
-    data = replace(peek_data(arguments, options), val_fraction=0.2)
-    base = default_run("local", data)
-    rate = base.algorithm.sgd.lr
-    is_made = find(data.dataset).read is None
-    rates = (rate / 2, rate, 2 * rate) if is_made else (0.01, 0.05, 0.1)  # of the paper
-    default = TuneCommand(settings=base.settings, lr=",".join(f"{r:g}" for r in rates))
-    default = with_options(default, options, "the configuration file")
-    command = parse(default, arguments, "scool tune", "Options chosen on validation data.")
+    about = "Options chosen on validation data."
+    command = configure(arguments, options, TuneCommand.on, "scool tune", about)
     methods, notes = choose_methods(command.methods, command.settings)
     search = Search(
         methods=methods,
@@ -65,7 +57,7 @@ def tune(arguments: Sequence[str]) -> int:
         seeds=command.seeds,
     )
     say(notes if command.quiet else [*notes, *_plan(search)])
-    out = command.out or new_folder(f"tune-{command.settings.data.dataset}")
+    out = command.folder(f"tune-{command.settings.data.dataset}")
     with Console(command.settings.rounds, quiet=command.quiet) as console:
         chosen = run_search(search, out, [console])
     say(_doubts(chosen))

@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console as RichConsole
 from rich.live import Live
 
-from scool.cli.live import View, density
+from scool.display.live import View, density
 from scool.display.records import RunRecord, find_runs, missing_methods, read_run, read_runs
 from scool.errors import printable, require
 

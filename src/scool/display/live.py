@@ -1,25 +1,34 @@
-"""How a run is doing, as something to look at: bars and sparklines, or one plain line."""
+"""How a run is doing: a live view on a terminal, plain lines elsewhere."""
 
 import math
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from types import TracebackType
+from typing import Any, final
 
 import torch
+from rich.console import Console as Terminal
 from rich.console import Group, RenderableType
+from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
+from torch import Tensor
 
 from scool.columns import human_bytes
 from scool.graph.edges import Edges, Matrix
+from scool.types import Info
 
+EVERY = 5
+"""Seconds between plain lines."""
 BARS = "▁▂▃▄▅▆▇█"
 SPARKS = 32
-"""Letters of a sparkline; more rounds are thinned."""
+"""Characters of a sparkline; longer curves are thinned."""
 SHOWN = 4
-"""Warnings that stay in view; the newest."""
+"""The newest warnings, which stay in view."""
 
 
 def sparkline(values: Sequence[float | None], width: int = SPARKS) -> str:
@@ -57,7 +66,7 @@ def duration(seconds: float) -> str:
 
 @dataclass
 class View:
-    """One run so far. Filled by whoever follows it; drawn by rich."""
+    """One run so far, as `rich` draws it."""
 
     method: str = ""
     rounds: int = 0
@@ -69,7 +78,7 @@ class View:
     _warned: set[str] = field(default_factory=set)
 
     def add(self, row: Mapping[str, Any], graph: Matrix | None) -> list[str]:
-        """Take a round in; the warnings that are new with it."""
+        """Add a round, and give back the warnings that are new with it."""
         self.rows.append(row)
         if graph is not None:
             self.density = density(graph)
@@ -84,7 +93,7 @@ class View:
 
     @property
     def left(self) -> float | None:
-        """Seconds that the rest will take, judged by the rounds so far."""
+        """Seconds that the remaining rounds will take, judged by those so far."""
         mine = self.done - self.first
         return self.spent / mine * (self.rounds - self.done) if mine > 0 else None
 
@@ -158,7 +167,7 @@ def density(graph: Matrix) -> float:
 
 
 def _warnings(row: Mapping[str, Any]) -> dict[str, str]:
-    """What a person should know of a round, by what it is about: each is said once."""
+    """What a person should know of a round, by subject; each is said once."""
     found = {
         client: f"client {client} is left out from now on: non-finite {why}"
         for client, why in (row.get("quarantined") or {}).items()
@@ -168,5 +177,71 @@ def _warnings(row: Mapping[str, Any]) -> dict[str, str]:
         found["fallback"] = f"round {row['round']}: {count} clients found no peer to learn from"
     if row.get("diverged"):
         stopped = f"round {row['round']}: {int(row['diverged'])} clients diverged and have stopped"
-        found["diverged"] = f"{stopped}; lower --lr, or take fewer local steps a round"
+        found["diverged"] = f"{stopped}; lower --lr, or take fewer local steps per round"
     return found
+
+
+@final
+class Console:
+    """A recorder that shows on stderr how a run is doing."""
+
+    def __init__(self, rounds: int, *, quiet: bool = False) -> None:
+        self.rounds = rounds
+        self.quiet = quiet
+        self.view = View()
+        self._line_at = 0.0
+        self._began = 0.0
+        self._console = Terminal(stderr=True)
+        self._live = Live(
+            console=self._console, transient=True, refresh_per_second=4, get_renderable=self._drawn
+        )
+
+    @property
+    def is_live(self) -> bool:
+        return not self.quiet and self._console.is_terminal
+
+    def _drawn(self) -> View:
+        if self._began:
+            self.view.spent = time.monotonic() - self._began
+        return self.view
+
+    def __enter__(self) -> "Console":
+        if self.is_live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def start(self, header: Mapping[str, Any], first_round: int) -> None:
+        self._began = self._line_at = time.monotonic()
+        self.view = View(header["method"], self.rounds, first_round)
+
+    def round(self, row: Mapping[str, Any], info: Info) -> None:
+        graph = info.get("graph")
+        for words in self.view.add(row, graph if isinstance(graph, Tensor | Edges) else None):
+            self._say(words)
+        self._plain_line(row["round"] + 1)
+
+    def end(self, result: Any) -> None:
+        """The caller shows the result."""
+
+    def _plain_line(self, done: int) -> None:
+        """Print a line every few seconds and one at the end, where there is no terminal."""
+        if self.quiet or self.is_live:
+            return
+        now = time.monotonic()
+        if done < self.rounds and now - self._line_at < EVERY:
+            return
+        self._line_at = now
+        self.view.spent = now - self._began
+        print(self.view.line(), file=sys.stderr, flush=True)
+
+    def _say(self, words: str) -> None:
+        """Show a warning, which stays on the screen; also where it is to be quiet."""
+        self._console.print(f"warning: {words}", style="yellow", highlight=False, markup=False)
