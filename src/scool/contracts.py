@@ -9,12 +9,14 @@ the work of many clients with few neighbours does not grow with the square of K.
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
+import torch
 from torch import Tensor
 
 from scool.graph.edges import Edges, Matrix
-from scool.health import Health
+from scool.health import Health, Reason
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Pull
+from scool.ledger import Ledger
 from scool.types import Info, Params, Tree
 
 Split = Literal["train", "val", "test"]
@@ -124,8 +126,10 @@ Metric = Callable[[Tensor, Tensor, Tensor], Tensor]
 class Engine(Protocol):
     """Where clients live. They meet through these verbs and nowhere else, and each is counted.
 
-    One process holds all K clients (`local`), K / ranks of them, or one (a peer). Trees hold the
-    clients held here; K x K matrices and (K,) vectors are whole and equal everywhere.
+    One process holds all K clients (`local`), K / ranks of them, or one (a peer). Trees have a row
+    for each client held here. Numbers about pairs (K, K) and about clients (K,) are whole and equal
+    everywhere; on an elastic peer, what is not known here is NaN, and only row `owned` is
+    authoritative.
     """
 
     @property
@@ -158,6 +162,21 @@ class Engine(Protocol):
     @property
     def seed(self) -> int: ...
     @property
+    def device(self) -> torch.device:
+        """Where trees live; numbers about pairs and clients are on the CPU."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the models."""
+        ...
+
+    @property
+    def ledger(self) -> Ledger:
+        """What the verbs have cost since the last round was closed: messages, bytes, samples."""
+        ...
+
+    @property
     def health(self) -> Health:
         """Who is in quarantine (non-finite data, losses or models), and who is absent."""
         ...
@@ -174,6 +193,11 @@ class Engine(Protocol):
 
     def replicate(self, theta0: Params) -> Tree:
         """The same model for every client held here."""
+        ...
+
+    def empty(self) -> "Engine":
+        """The same engine with no client held here. What a method begins with there has no rows
+        where it has one per client, which tells such tensors from those that all hold alike."""
         ...
 
     def train(
@@ -259,6 +283,32 @@ class Engine(Protocol):
 
     def total(self, x: Tensor) -> Tensor:
         """Sum over all processes, e.g. the gradient of a parameter that everyone shares."""
+        ...
+
+    def collect(self, tree: Tree) -> Tree:
+        """The rows of all K clients on the first process, in order; elsewhere, and on a peer, those
+        held here. On the CPU."""
+        ...
+
+    def settle(self, graph: Matrix, tree: Tree) -> Tree:
+        """Called between rounds: the engine may put clients that learn from each other on the same
+        process. The rows of the tree that belong to the clients held here from now on; the tree
+        itself where nobody moved. No influence on results but rounding."""
+        ...
+
+    def layout(self) -> Mapping[str, Tensor]:
+        """Which process holds whom, for a checkpoint that each process writes its rows of; empty
+        for an engine that writes all it holds into one file."""
+        ...
+
+    def restore(self, layout: Mapping[str, Tensor]) -> None:
+        """Hold the clients that this process held when a checkpoint with such a layout was written,
+        so that a run goes on to the same bits; as at the start if that was another number of
+        processes."""
+        ...
+
+    def quarantine(self, reasons: Mapping[int, Reason]) -> None:
+        """Leave these clients out from now on, e.g. those that a checkpoint names."""
         ...
 
 

@@ -30,6 +30,10 @@ class RunError(ScoolError):
     """A run folder or a checkpoint cannot be read, written or continued."""
 
 
+class RankLost(RunError):
+    """Another process of the run died, hangs or has lost its connection."""
+
+
 class QuarantineError(ScoolError):
     """A client produced non-finite numbers and the run was asked to be strict."""
 

@@ -201,7 +201,7 @@ def test_a_client_that_breaks_later_is_forgotten() -> None:
     for t in range(2):
         state, _ = scool.step(engine, state, t)
     assert bool(state.cross_loss[:, 7].isfinite().sum() > 1)
-    engine.restore_quarantine({7: Reason.read("test")})
+    engine.quarantine({7: Reason.read("test")})
     state, info = scool.step(engine, state, 2)
     assert bool((info["graph"][:, 7] > 0).sum() == 1)  # itself
     assert float(state.graph.w[:, 7].sum()) == 0

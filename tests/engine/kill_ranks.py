@@ -32,7 +32,6 @@ from scool.recording.disk import LOCK
 from scool.recording.folder import METRICS, TIMING, RunFolder
 from scool.recording.source import source_commit
 from scool.recording.verify import verify_run
-from scool.run.progress import MOVED
 
 ROUNDS = 40
 OPTIONS = (
@@ -200,7 +199,7 @@ def has_moved(tensors: dict[str, torch.Tensor]) -> bool:
     """Whether clients are on other ranks than those where they began."""
     holder = tensors[HOLDER]
     began = Placement.even(len(holder), int(holder.max()) + 1).holder
-    return int(tensors[MOVED]) >= 0 and not torch.equal(holder, began)
+    return int(tensors["shards/moved"]) >= 0 and not torch.equal(holder, began)
 
 
 # ---------------------------------------------------------------------- one trial

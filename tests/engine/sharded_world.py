@@ -16,9 +16,10 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from scool.contracts import Engine
 from scool.data.catalogue import DataConfig
 from scool.engine.ranks.group import Ranks, join_group, leave_group
-from scool.engine.sharded import AnyEngine, ShardedEngine
+from scool.engine.sharded import ShardedEngine
 from scool.evaluation.accuracy import evaluate
 from scool.graph.edges import as_matrix
 from scool.models import parameters_of
@@ -68,7 +69,7 @@ def cases(ranks: int) -> dict[str, tuple[Any, Any]]:
     return found
 
 
-def steps(algorithm: Any, federation: Any, build: Callable[..., AnyEngine]) -> dict[str, Tensor]:
+def steps(algorithm: Any, federation: Any, build: Callable[..., Engine]) -> dict[str, Tensor]:
     """Some rounds, and all that they give: models, graphs, scores, and what it cost."""
     federation = prepare_data(federation, algorithm, seed=3)
     module = tanh_net(outputs=federation.num_outputs)
@@ -97,7 +98,7 @@ def steps(algorithm: Any, federation: Any, build: Callable[..., AnyEngine]) -> d
     return found | {f"theta/{n}": rows for n, rows in theta.items()}
 
 
-def all_steps(build: Callable[..., AnyEngine], ranks: int = 3) -> dict[str, Tensor]:
+def all_steps(build: Callable[..., Engine], ranks: int = 3) -> dict[str, Tensor]:
     torch.set_num_threads(1)
     found: dict[str, Tensor] = {}
     for case, (algorithm, federation) in cases(ranks).items():

@@ -634,7 +634,7 @@ def test_cross_gradients_of_weight_0_do_not_count_even_if_they_are_not_finite(bu
     federation = replace(federation, train=federation.train._replace(x=x))
     module = softmax_regression(outputs=2)
     engine = build(federation, module, seed=3, device="cpu")
-    engine.restore_quarantine({2: Reason.read("loss")})
+    engine.quarantine({2: Reason.read("loss")})
     theta = engine.replicate(parameters_of(module))
     theta["0.weight"][1:3] = 1e308
     w, sgd = row_stochastic(K), LocalSGD(steps=1, batch_size=20)

@@ -5,7 +5,7 @@ import time
 
 from torch.distributed import HashStore  # pyright: ignore
 
-from scool.engine.ranks.jobs import Jobs
+from scool.cli.ranks import Jobs
 
 
 def test_the_first_rank_waits_until_all_have_heard_the_end() -> None:

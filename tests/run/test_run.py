@@ -16,8 +16,7 @@ from scool import DPSGD, IFCA, MMSBM, SPDB, FedFomo, LocalOnly, LocalSGD, SCooL,
 from scool.data.arrays import from_arrays
 from scool.data.federation import Federation
 from scool.display.records import read_run
-from scool.engine.ranks.group import RankLost
-from scool.errors import ConfigError, ModelError, QuarantineError, RunError
+from scool.errors import ConfigError, ModelError, QuarantineError, RankLost, RunError
 from scool.evaluation.accuracy import Scores
 from scool.graph.normalise import without
 from scool.health import Reason
@@ -199,7 +198,7 @@ def test_groups_are_looked_for_among_the_active() -> None:
     """A graph that is right for all who take part has an index of 1."""
     federation = classification((3,) * 20, groups=4)
     engine, _ = start(federation)
-    engine.restore_quarantine(dict.fromkeys(range(5), Reason.read("loss")))
+    engine.quarantine(dict.fromkeys(range(5), Reason.read("loss")))
     assert federation.truth is not None
     graph = without(federation.truth, engine.active)
     scores = Scores(*[torch.ones(20)] * 3)

@@ -1,6 +1,12 @@
-"""Several processes for one command: started here (`--ranks 2`), or by torchrun."""
+"""Several processes for one command: started here (`--ranks 2`), or by torchrun.
+
+One rank leads: it reads what a person typed, and tells the others which run comes next. So every
+command works the same with one rank and with many: the followers wait, take part in each run, keep
+no records and say nothing.
+"""
 
 import datetime
+import json
 import os
 import signal
 import socket
@@ -11,20 +17,22 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.distributed import PrefixStore, Store, TCPStore  # pyright: ignore
 
-from scool.engine.ranks.group import RankLost, join_group, leave_group
-from scool.engine.ranks.jobs import Jobs, lead
+from scool.engine.processes import lead
+from scool.engine.ranks.group import join_group, leave_group
 from scool.engine.ranks.placement import check_ranks
-from scool.errors import ConfigError, QuarantineError, RunError, ScoolError, require
+from scool.errors import ConfigError, QuarantineError, RankLost, RunError, ScoolError, require
 from scool.isolation import python_command
 from scool.run.config import RunConfig, execute
 from scool.run.loop import Interrupted
 
 LOOPBACK = "127.0.0.1"
 START = 120  # seconds that the ranks may take to find each other
+PAUSE = 0.02  # seconds between two looks; waiting in the store would print warnings
 END = 5.0  # seconds that followers may take to end by themselves after a good run
 
 
@@ -147,7 +155,7 @@ def _join(store: Store, rank: int, size: int) -> None:
 @contextmanager
 def _led(store: Store, size: int) -> Iterator[None]:
     jobs, patience = Jobs(store), 1.0  # after an error others may be gone
-    lead(jobs)
+    lead(jobs.announce)
     try:
         yield
         patience = END
@@ -182,6 +190,52 @@ def _follow(store: Store) -> int:
         return 1
     leave_group()
     return 0
+
+
+# ---------------------------------------------------------------------- which run comes next
+
+
+class Jobs:
+    """A numbered list of runs in the store that all ranks see."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._count = 0
+
+    def announce(self, job: dict[str, Any] | None) -> None:
+        """The next run; None: there are no more."""
+        self.store.set(f"job/{self._count}", json.dumps(job))
+        self._count += 1
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """The runs, as they are announced. Waits as long as the first rank lives."""
+        while True:
+            key = f"job/{self._count}"
+            while not self.store.check([key]):  # raises where the first rank is gone
+                time.sleep(PAUSE)
+            self._count += 1
+            job = json.loads(self.store.get(key))
+            if job is None:
+                self.store.add("heard", 1)
+                return
+            yield job
+
+    def wait_for(self, followers: int, seconds: float) -> None:
+        """After the last run: until all followers have heard that there are no more. The store
+        ends with the first rank, and who still looks into it would take that for a failure."""
+        until = time.monotonic() + seconds
+        while self.store.add("heard", 0) < followers and time.monotonic() < until:
+            time.sleep(PAUSE)
+
+    def is_over(self) -> bool:
+        """Whether the first rank has ended the list, or ends it within a second."""
+        key, until = f"job/{self._count}", time.monotonic() + 1
+        try:
+            while not self.store.check([key]) and time.monotonic() < until:
+                time.sleep(PAUSE)
+            return self.store.check([key]) and json.loads(self.store.get(key)) is None
+        except RuntimeError:
+            return False
 
 
 # ---------------------------------------------------------------------- on this machine
@@ -228,7 +282,7 @@ def _await(store: Store, followers: Sequence[subprocess.Popen]) -> None:
     while not store.check([f"ready/{rank}" for rank in range(1, len(followers) + 1)]):
         if any(child.poll() is not None for child in followers) or time.monotonic() > until:
             raise RunError("a rank did not start: its message says why")
-        time.sleep(0.02)
+        time.sleep(PAUSE)
 
 
 def _end(followers: Sequence[subprocess.Popen], patience: float) -> None:

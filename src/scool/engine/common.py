@@ -1,9 +1,10 @@
 """What all engines do alike: who takes part, and which models are tried on whose data."""
 
+import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Mapping
+from typing import Self, cast
 
 import torch
 from torch import Tensor
@@ -13,13 +14,13 @@ from scool.data.federation import Federation
 from scool.engine.counted import count_cross, count_fetch, count_peers, count_train_at
 from scool.engine.cross import check_draw
 from scool.engine.edges import PairList, edges_of
-from scool.engine.ledger import Ledger
 from scool.engine.steps.updates import products, weighted_sums
 from scool.graph.edges import Edges, Matrix
-from scool.health import Health
+from scool.health import Health, Reason
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
-from scool.types import Tree
+from scool.ledger import Ledger
+from scool.types import Params, Tree
 
 
 def _like(asked: MatrixT, found: Edges) -> MatrixT:
@@ -39,6 +40,9 @@ class CommonVerbs(ABC):
     ledger: Ledger
     health: Health
     sizes: Tensor  # (K,) training samples
+    owned: Tensor  # (n,) ids of the clients held here
+    device: torch.device
+    dtype: torch.dtype
 
     @property
     def active(self) -> Tensor:
@@ -46,6 +50,32 @@ class CommonVerbs(ABC):
 
     def begin_round(self, round: int) -> None:  # noqa: B027
         """Everybody is here: nothing to find out."""
+
+    def replicate(self, theta0: Params) -> Tree:
+        return {
+            name: p.to(self.device, self.dtype).expand(len(self.owned), *p.shape).clone()
+            for name, p in theta0.items()
+        }
+
+    def empty(self) -> Self:
+        nobody = copy.copy(self)
+        nobody.owned = self.owned[:0]
+        return nobody
+
+    def collect(self, tree: Tree) -> Tree:
+        return {name: t.cpu() for name, t in tree.items()}
+
+    def settle(self, graph: Matrix, tree: Tree) -> Tree:
+        return tree  # everybody is together
+
+    def layout(self) -> Mapping[str, Tensor]:
+        return {}
+
+    def restore(self, layout: Mapping[str, Tensor]) -> None:  # noqa: B027
+        """There is one place for everybody."""
+
+    def quarantine(self, reasons: Mapping[int, Reason]) -> None:
+        self.health.quarantine(reasons)
 
     @property
     def uniform_log_lik(self) -> float:

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from scool.contracts import Route
 from scool.engine.edges import PairList
-from scool.engine.ledger import Ledger
+from scool.ledger import Ledger
 from scool.types import Tree
 
 

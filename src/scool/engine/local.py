@@ -1,7 +1,6 @@
 """The in-process engine: all K clients on one device, trained as one stack."""
 
 import copy
-from collections.abc import Mapping
 from typing import final
 
 import torch
@@ -19,7 +18,6 @@ from scool.engine.counted import (
 from scool.engine.cross import Drawn, dense_losses, sparse_losses, suits_dense
 from scool.engine.device import resolve_device
 from scool.engine.edges import PairList, edges_of, to_matrix
-from scool.engine.ledger import Ledger
 from scool.engine.memory import Room, clients_at_once, samples_at_once, tensor_cores
 from scool.engine.mixing import checked_weights, mix_tensor, mixer
 from scool.engine.steps.formulation import Formulation, Precision
@@ -27,12 +25,13 @@ from scool.engine.steps.phases import LocalPhases, mixed_gradients
 from scool.engine.steps.samples import Samples
 from scool.engine.whole_split import mean_gradient, mean_metric
 from scool.graph.edges import Matrix
-from scool.health import BROKEN_DATA, Health, Reason, broke_in
+from scool.health import BROKEN_DATA, Health, broke_in
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Pull, Rule
 from scool.learning.losses import LOSSES
+from scool.ledger import Ledger
 from scool.models.stack import with_streams
-from scool.types import Params, Tree
+from scool.types import Tree
 
 
 def _rows(tree: Tree, ids: Tensor) -> Tree:
@@ -95,19 +94,9 @@ class LocalEngine(CommonVerbs):
         broken = (~whole).nonzero()[:, 0].tolist()
         self.health.quarantine(dict.fromkeys(broken, BROKEN_DATA), strict)
 
-    def restore_quarantine(self, reasons: Mapping[int, Reason]) -> None:
-        """Take up the quarantine of a checkpoint."""
-        self.health.quarantine(reasons)
-
     def samples(self, split: Split) -> Samples:
         """One split as the models see it."""
         return self._splits[split]
-
-    def replicate(self, theta0: Params) -> Tree:
-        return {
-            name: p.to(self.device, self.dtype).expand(self.num_clients, *p.shape).clone()
-            for name, p in theta0.items()
-        }
 
     # ------------------------------------------------------------------ local learning
 

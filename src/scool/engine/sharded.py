@@ -5,7 +5,7 @@ and nothing is negotiated. Models travel from rank to rank, data never do.
 """
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -22,19 +22,21 @@ from scool.engine.counted import (
 )
 from scool.engine.cross import Drawn, suits_dense
 from scool.engine.edges import PairList, edges_of, to_matrix
-from scool.engine.ledger import Ledger
 from scool.engine.local import LocalEngine
 from scool.engine.mixing import checked_weights, mixer
 from scool.engine.ranks.data import cut, rank_device
 from scool.engine.ranks.exchange import Exchange, take_rows
 from scool.engine.ranks.group import Ranks
-from scool.engine.ranks.placement import Placement
+from scool.engine.ranks.placement import Placement, better_placement
 from scool.engine.steps.formulation import Precision
 from scool.graph.edges import Matrix
 from scool.health import Health, Reason
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Pull
-from scool.types import Params, Tree
+from scool.ledger import Ledger
+from scool.types import Tree
+
+SETTLED = 10  # rounds between two moves of clients from rank to rank
 
 
 @final
@@ -71,11 +73,12 @@ class ShardedEngine(CommonVerbs):
             "client_chunk": client_chunk,
             "precision": precision,
         }
-        self._settle(placement or Placement.even(self.num_clients, ranks.size))
+        self._round, self._moved = 0, -SETTLED  # this round; after which clients changed ranks
+        self._hold(placement or Placement.even(self.num_clients, ranks.size))
         self.device, self.dtype = self._stack.device, self._stack.dtype
         self._share_quarantine()
 
-    def _settle(self, placement: Placement) -> None:
+    def _hold(self, placement: Placement) -> None:
         """Hold the clients that a placement gives to this rank."""
         self.placement = placement
         self._exchange = Exchange(self.ranks, placement)
@@ -83,6 +86,7 @@ class ShardedEngine(CommonVerbs):
         shard = cut(self.federation, self._mine)
         self._stack = LocalEngine(shard, ids=self._mine, **self._options)
         self.owned = self._mine.to(self._stack.device)
+        self.quarantine(self.health.reasons)
 
     def move(self, placement: Placement, tree: Tree) -> Tree:
         """Hold other clients from now on; the rows of a tree go with them."""
@@ -94,22 +98,40 @@ class ShardedEngine(CommonVerbs):
             to = placement.position[ids[stay]].to(self.device)
             for name, t in take_rows(rows, stay).items():
                 out[name][to] = t
-        self.hold(placement)
+        self._hold(placement)
         return out
 
-    def hold(self, placement: Placement) -> None:
-        """Hold other clients from now on, before there is anything to move."""
-        self._settle(placement)
-        self.restore_quarantine(self.health.reasons)
+    def begin_round(self, round: int) -> None:
+        self._round = round
 
-    def restore_quarantine(self, reasons: Mapping[int, Reason]) -> None:
-        """Take up the quarantine of a checkpoint."""
+    def settle(self, graph: Matrix, tree: Tree) -> Tree:
+        done = self._round + 1
+        if done - self._moved < SETTLED:
+            return tree
+        placement = better_placement(self.placement, graph)
+        if placement is None:
+            return tree
+        self._moved = done
+        return self.move(placement, tree)
+
+    def layout(self) -> Mapping[str, Tensor]:
+        return {"holder": self.placement.holder, "moved": torch.tensor(self._moved)}
+
+    def restore(self, layout: Mapping[str, Tensor]) -> None:
+        even = Placement.even(self.num_clients, self.ranks.size)
+        placement, self._moved = even, -SETTLED
+        holder = layout.get("holder")
+        if holder is not None and int(holder.max()) + 1 == self.ranks.size:
+            found = Placement(holder, self.ranks.size)
+            if found.counts == even.counts:
+                placement, self._moved = found, int(layout.get("moved", torch.tensor(-SETTLED)))
+        if not torch.equal(placement.holder, self.placement.holder):
+            self._hold(placement)
+
+    def quarantine(self, reasons: Mapping[int, Reason]) -> None:
         self.health.quarantine(reasons)
         rows = dict(zip(self._mine.tolist(), range(len(self._mine)), strict=True))
-        self._stack.restore_quarantine({rows[i]: why for i, why in reasons.items() if i in rows})
-
-    def replicate(self, theta0: Params) -> Tree:
-        return self._stack.replicate(theta0)
+        self._stack.quarantine({rows[i]: why for i, why in reasons.items() if i in rows})
 
     # ------------------------------------------------------------------ local learning
 
@@ -295,6 +317,3 @@ class ShardedEngine(CommonVerbs):
         for part in self.ranks.share(found):
             reasons |= {int(client): Reason.read(why) for client, why in part.items()}
         self.health.quarantine(reasons, self.strict)
-
-
-AnyEngine: TypeAlias = LocalEngine | ShardedEngine

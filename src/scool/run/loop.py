@@ -12,9 +12,7 @@ from torch import Tensor
 from scool.contracts import Method, OwnMethod, Recorder
 from scool.data.federation import Federation
 from scool.engine.memory import fitting_threads, memory_used
-from scool.engine.ranks.group import RankLost
-from scool.engine.sharded import AnyEngine, ShardedEngine
-from scool.errors import RunError, ScoolError
+from scool.errors import RankLost, RunError, ScoolError
 from scool.evaluation.accuracy import evaluate
 from scool.run.checks import as_method, checked_step
 from scool.run.prepare import Model, Order, Run, prepare
@@ -22,7 +20,6 @@ from scool.run.quarantine import as_mixed, check_anybody, warn_quarantined
 from scool.run.result import Result
 from scool.run.round_row import describe_round
 from scool.run.settings import Changes, RunSettings, with_changes
-from scool.types import Tree
 
 
 class Interrupted(RunError):
@@ -148,7 +145,7 @@ def _finish(run: Run) -> Result:
         seed=run.settings.seed,
         rounds=run.settings.rounds,
         seconds=progress.seconds,
-        theta=_models(engine, progress.state.theta),
+        theta=engine.collect(progress.state.theta),
         score=_scores(progress.history[-1]),
         history=progress.history,
         graphs=progress.graphs,
@@ -167,13 +164,6 @@ def _finish(run: Run) -> Result:
     for recorder in run.recorders:
         recorder.end(result)
     return result
-
-
-def _models(engine: AnyEngine, theta: Tree) -> Tree:
-    """The models on the CPU: all of them, but of several ranks only the first has all."""
-    if isinstance(engine, ShardedEngine):
-        return engine.collect(theta)
-    return {name: t.cpu() for name, t in theta.items()}
 
 
 def _scores(row: Mapping[str, Any]) -> Tensor:

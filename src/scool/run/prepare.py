@@ -14,14 +14,12 @@ import torch
 from torch import nn
 
 from scool.algorithms.between_rounds import with_between
-from scool.contracts import Method, Recorder
+from scool.contracts import Engine, Method, Recorder
 from scool.data.build import with_validation
 from scool.data.federation import Federation
 from scool.engine.local import LocalEngine
 from scool.engine.memory import memory_at_start
-from scool.engine.ranks.group import Ranks
-from scool.engine.ranks.jobs import announce
-from scool.engine.sharded import AnyEngine, ShardedEngine
+from scool.engine.processes import Processes, announce, processes
 from scool.errors import check_kind, require
 from scool.models import (
     ModelConfig,
@@ -77,7 +75,7 @@ class Run:
     method: Method[Any]
     federation: Federation
     module: nn.Module
-    engine: AnyEngine
+    engine: Engine
     header: Mapping[str, Any]
     progress: Progress
     recorders: Sequence[Recorder]  # none on other ranks than the first
@@ -118,7 +116,7 @@ def prepare(
     require(is_data, "federation", federation, "give one, e.g. of scool.from_arrays(...)")
     settings = order.settings
     order.tell_other_processes()
-    ranks = Ranks()
+    ranks = processes()
     for remark in remarks(method, settings.rounds) if ranks.is_first else []:
         warnings.warn(remark, stacklevel=3)
     federation = prepare_data(federation, method, settings.seed)
@@ -128,9 +126,10 @@ def prepare(
     method = with_between(method, settings.slow_momentum, settings.model_average)
     fixed = {} if order.out is None else fixed_tensors(module)
     identity = identity_of(method, federation, settings.seed, theta0, fixed)
-    header = _header(order, method, engine, model_options(model), identity)
+    header = _header(order, method, engine.device, model_options(model), identity)
+    header["hardware"]["ranks"] = ranks.size
     ranks.agree("method, data or first model", identity)
-    progress = open_run(order.out, order.resume, header, engine, method, theta0, held)
+    progress = open_run(order.out, order.resume, header, engine, ranks, method, theta0, held)
     held.enter_context(telling_what_is_saved(progress))
     if writer := progress.writer:
         ranks.first(lambda: _describe(writer, federation, fixed))
@@ -143,8 +142,8 @@ def prepare(
 
 
 def _engine(
-    federation: Federation, module: nn.Module, settings: RunSettings, ranks: Ranks
-) -> AnyEngine:
+    federation: Federation, module: nn.Module, settings: RunSettings, ranks: Processes
+) -> Engine:
     """Where the clients live: here, or on several ranks."""
     options: dict[str, Any] = {
         "seed": settings.seed,
@@ -153,8 +152,12 @@ def _engine(
         "strict": settings.strict,
         "precision": settings.precision,
     }
-    if not ranks.is_group:
+    if type(ranks) is Processes:
         return LocalEngine(federation, module, **options)
+    from scool.engine.ranks.group import Ranks
+    from scool.engine.sharded import ShardedEngine
+
+    assert isinstance(ranks, Ranks)
     return ShardedEngine(federation, module, ranks=ranks, **options)
 
 
@@ -176,14 +179,14 @@ def _describe(writer: RunWriter, federation: Federation, fixed: Params) -> None:
 def _header(
     order: Order,
     method: Method[Any],
-    engine: AnyEngine,
+    device: torch.device,
     model: dict[str, Any] | None,
     identity: dict[str, Any],
 ) -> dict[str, Any]:
     """What `run.json` says about a run: enough to repeat it and to judge its numbers."""
     from scool.version import __version__
 
-    is_cuda = engine.device.type == "cuda"
+    is_cuda = device.type == "cuda"
     return {
         "format": FORMAT,
         "status": "running",
@@ -199,11 +202,10 @@ def _header(
             "torch": torch.__version__,
         },
         "hardware": {
-            "device": torch.cuda.get_device_name(engine.device) if is_cuda else "cpu",
+            "device": torch.cuda.get_device_name(device) if is_cuda else "cpu",
             "machine": platform.machine(),
             "system": platform.system(),
             "threads": torch.get_num_threads(),
-            "ranks": engine.ranks.size if isinstance(engine, ShardedEngine) else 1,
         },
         "command": [Path(sys.argv[0]).name.replace("__main__.py", "scool"), *sys.argv[1:]],
         "model": model,

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,10 +16,8 @@ from torch import Tensor
 from scool.algorithms.between_rounds import between_of
 from scool.contracts import Engine, Method
 from scool.data.federation import Federation
-from scool.engine.ranks.group import RankLost, Ranks
-from scool.engine.ranks.placement import Placement, better_placement
-from scool.engine.sharded import AnyEngine, ShardedEngine
-from scool.errors import RunError, ScoolError
+from scool.engine.processes import Processes
+from scool.errors import RankLost, RunError, ScoolError
 from scool.graph.edges import Edges, Matrix
 from scool.health import Reason
 from scool.recording.checkpoint import HOLDER, Checkpoint, flatten, part_name, unflatten
@@ -29,12 +27,11 @@ from scool.recording.source import source_commit
 from scool.recording.writer import RunWriter
 from scool.run.migrations import modern, modern_state, older_names
 from scool.run.options import as_dict, neutral
-from scool.types import Info, Params, Tree
+from scool.types import Info, Params
 
 LONG = 1000  # rounds above which not every graph is kept, and not every row of a light record
 EARLY = 20  # first rounds, whose graphs are always kept and compared with the true one
-SETTLED = 10  # rounds between two moves of clients from rank to rank
-MOVED = "shards/moved"  # in the common file of a checkpoint: the round after which clients moved
+PLACES = HOLDER.removesuffix("holder")  # in the common file of a checkpoint: who holds whom
 
 
 @dataclass
@@ -46,25 +43,24 @@ class Progress:
     active: Tensor  # (K,) who was not in quarantine after that round
     writer: RunWriter | None
     rounds: int = 0  # of the whole run
-    ranks: Ranks = field(default_factory=Ranks)
-    stacked: frozenset[str] = frozenset()  # tensors of the state with a row per client held here
+    ranks: Processes = field(default_factory=Processes)
+    stacked: frozenset[str] = frozenset()  # tensors of the state that ranks have their own rows of
     done: int = 0
     asked: int = 0  # rounds of the last checkpoint that is written or under way
     history: list[dict[str, Any]] = field(default_factory=list)
     graphs: dict[int, Matrix] = field(default_factory=dict)
     seconds: float = 0.0
-    moved: int = -SETTLED  # the round after which clients changed ranks
     parts: "Future[str] | None" = None  # of this rank, of a checkpoint that others have parts of
     common: dict[str, Tensor] = field(default_factory=dict)  # the rest of it, on the first rank
 
     def finish_round(
-        self, state: Any, row: dict[str, Any], info: Info, engine: AnyEngine, seconds: float
+        self, state: Any, row: dict[str, Any], info: Info, engine: Engine, seconds: float
     ) -> None:
         graph = info["graph"]
         assert isinstance(graph, Tensor | Edges)
         is_kept = self.rounds <= LONG or self.done < EARLY or "scores" in row
         if self.writer and self.ranks.is_first:
-            timing = {"round": self.done, "seconds": seconds, **self._rank_traffic()}
+            timing = {"round": self.done, "seconds": seconds, **self.ranks.close_round()}
             if is_kept:
                 self.writer.write_graph(self.done, graph)
             self.writer.append(TIMING, timing)
@@ -78,24 +74,14 @@ class Progress:
         self.seconds += seconds
         self.state, self.active, self.done = state, engine.active, self.done + 1
 
-    def settle(self, engine: AnyEngine, graph: Matrix) -> None:
-        """Several ranks: put clients that learn from each other on the same rank, where it pays
-        and they did not move a short while ago. No influence on results but rounding."""
-        if not isinstance(engine, ShardedEngine) or self.done - self.moved < SETTLED:
+    def settle(self, engine: Engine, graph: Matrix) -> None:
+        """Let the engine of several ranks move clients from one to another."""
+        if not self.stacked:
             return
-        placement = better_placement(engine.placement, graph)
-        if placement is not None:
-            flat = flatten(self.state)
-            rows = engine.move(placement, {name: flat[name] for name in self.stacked})
-            self.state, self.moved = unflatten(self.state, flat | rows), self.done
-
-    def _rank_traffic(self) -> dict[str, Any]:
-        """What really travelled between ranks: like times, no part of the result."""
-        traffic = self.ranks.ledger.close_round()
-        if self.ranks.size == 1:
-            return {}
-        by_purpose = {name: traffic.bytes[name] for name in sorted(traffic.bytes)}
-        return {"rank_bytes": traffic.total_bytes, "rank_traffic": by_purpose}
+        flat = flatten(self.state)
+        before = {name: flat[name] for name in self.stacked}
+        if (rows := engine.settle(graph, before)) is not before:
+            self.state = unflatten(self.state, flat | rows)
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -104,7 +90,7 @@ class Progress:
         """Rounds of the last checkpoint that is on the disk, as the first rank knows."""
         return self.writer.saved if self.writer else 0
 
-    def save(self, engine: AnyEngine) -> None:
+    def save(self, engine: Engine) -> None:
         """A checkpoint of the last finished round, once, from a copy and in the background.
 
         Of several ranks each writes its part; the common file follows when all parts are there.
@@ -113,12 +99,12 @@ class Progress:
         if writer is None or self.done <= self.asked:
             return
         state = flatten(self.state) | {"engine/active": self.active}
-        if not isinstance(engine, ShardedEngine):
+        if not (places := engine.layout()):
             writer.save(self.done, writer.copies.take(state))
         else:
             self.commit(wait=True)  # the parts before, if they are still on their way
             rows = writer.copies.take({name: state.pop(name) for name in self.stacked})
-            state |= {HOLDER: engine.placement.holder, MOVED: torch.tensor(self.moved)}
+            state |= {PLACES + name: t for name, t in places.items()}
             self.common = writer.copies.take(state) if self.ranks.is_first else {}
             about = (self.done, self.ranks.rank, self.ranks.size, engine.owned.cpu())
             self.parts = self.ranks.each(lambda: writer.save_part(*about, rows))
@@ -159,31 +145,29 @@ def open_run(
     out: str | Path | None,
     resume: bool,
     header: Mapping[str, Any],
-    engine: AnyEngine,
+    engine: Engine,
+    ranks: Processes,
     algorithm: Method[Any],
     theta0: Params,
     held: ExitStack,
 ) -> Progress:
     """The folder, locked until `held` is closed, and how far the run in it has come."""
     state = algorithm.init(engine, theta0)
-    ranks, stacked, mine = Ranks(), frozenset[str](), None
-    if isinstance(engine, ShardedEngine):
-        ranks, mine = engine.ranks, engine.owned.cpu()
-        stacked = _stacked_names(state, engine, algorithm, theta0)
+    stacked = frozenset[str]()
+    if engine.layout():
+        nobody = flatten(algorithm.init(engine.empty(), theta0))
+        stacked = frozenset(n for n, t in flatten(state).items() if t.shape != nobody[n].shape)
     if out is None or not resume:
         writer = None if out is None else _begin(Path(out), header, ranks, held)
         return Progress(state, engine.active, writer, header["rounds"], ranks, stacked)
     folder = RunFolder(Path(out))
     ranks.first(lambda: _check_same(RunFolder.open(folder.path), header, algorithm))
     ranks.first(lambda: held.enter_context(writing(folder.path)))
-    checkpoint = _last_whole(folder, engine, ranks, mine, stacked)
-    done, moved = checkpoint.rounds if checkpoint else 0, -SETTLED
+    checkpoint = _last_whole(folder, engine, ranks, stacked)
+    done = checkpoint.rounds if checkpoint else 0
     if checkpoint:
         saved = modern_state(checkpoint.tensors)
-        if isinstance(engine, ShardedEngine) and (placement := _placement(engine, saved)):
-            engine.hold(placement)
-            moved = int(saved.get(MOVED, torch.tensor(-SETTLED)))
-        engine.restore_quarantine(_reasons(folder, done, _active(saved, len(engine.active))))
+        engine.quarantine(_reasons(folder, done, _active(saved, len(engine.active))))
         state = ranks.each(lambda: unflatten(state, saved))
     writer = _take_up(folder, done, header, ranks, held)
     rows = writer.history if ranks.is_first else RunFolder(folder.path).rows()
@@ -200,7 +184,6 @@ def open_run(
         history=list(rows),
         graphs=_kept_graphs(folder, writer) if ranks.is_first else {},
         seconds=sum(row["seconds"] for row in times),
-        moved=moved,
     )
 
 
@@ -226,7 +209,7 @@ def _kept_graphs(folder: RunFolder, writer: RunWriter) -> dict[int, Matrix]:
     return {t: folder.read_graph(t) for t in rounds}
 
 
-def _begin(path: Path, header: Mapping[str, Any], ranks: Ranks, held: ExitStack) -> RunWriter:
+def _begin(path: Path, header: Mapping[str, Any], ranks: Processes, held: ExitStack) -> RunWriter:
     def work() -> RunWriter:
         check_free(path)
         make_folder(path)
@@ -245,9 +228,8 @@ def _versions(header: Mapping[str, Any]) -> dict[str, Any]:
 
 def _last_whole(
     folder: RunFolder,
-    engine: AnyEngine,
-    ranks: Ranks,
-    mine: Tensor | None,
+    engine: Engine,
+    ranks: Processes,
     stacked: frozenset[str],
 ) -> Checkpoint | None:
     """Where to go on: the newest checkpoint that is whole for all ranks, and whose rounds all have
@@ -267,7 +249,7 @@ def _last_whole(
     for rounds in [rounds for rounds in candidates if rounds <= recorded]:
         checkpoint, words = None, None
         try:
-            checkpoint = _load(folder, rounds, engine, mine, stacked)
+            checkpoint = _load(folder, rounds, engine, stacked)
         except RunError as error:
             words = str(error)
         found = [words for words in ranks.share(words) if words]
@@ -283,16 +265,16 @@ def _last_whole(
 def _load(
     folder: RunFolder,
     rounds: int,
-    engine: AnyEngine,
-    mine: Tensor | None,
+    engine: Engine,
     stacked: frozenset[str],
 ) -> Checkpoint:
-    """A checkpoint with the rows of the clients that this rank will hold."""
-    if isinstance(engine, ShardedEngine):
-        common = folder.load_checkpoint(rounds, torch.arange(0))
-        if placement := _placement(engine, common.tensors):
-            mine = placement.held[engine.ranks.rank]
-    return folder.load_checkpoint(rounds, mine, older_names(stacked))
+    """A checkpoint with the rows of the clients that this rank held then, and holds from now on."""
+    if not engine.layout():
+        return folder.load_checkpoint(rounds)
+    common = folder.load_checkpoint(rounds, torch.arange(0)).tensors
+    places = {n.removeprefix(PLACES): t for n, t in common.items() if n.startswith(PLACES)}
+    engine.restore(places)
+    return folder.load_checkpoint(rounds, engine.owned.cpu(), older_names(stacked))
 
 
 def _from_the_start(folder: RunFolder, problems: list[str]) -> None:
@@ -310,18 +292,8 @@ def _from_the_start(folder: RunFolder, problems: list[str]) -> None:
         )
 
 
-def _placement(engine: ShardedEngine, tensors: Mapping[str, Tensor]) -> Placement | None:
-    """Who held whom when a checkpoint was written, if there were as many ranks: a run that goes on
-    so goes on to the same bits."""
-    holder = tensors.get(HOLDER)
-    if holder is None or int(holder.max()) + 1 != engine.ranks.size:
-        return None
-    placement = Placement(holder, engine.ranks.size)
-    return placement if placement.counts == engine.placement.counts else None
-
-
 def _take_up(
-    folder: RunFolder, done: int, header: Mapping[str, Any], ranks: Ranks, held: ExitStack
+    folder: RunFolder, done: int, header: Mapping[str, Any], ranks: Processes, held: ExitStack
 ) -> RunWriter:
     """Go on after round `done`; `resumed` tells of rounds that other versions make."""
 
@@ -338,30 +310,6 @@ def _take_up(
     writer = ranks.first(work) or RunWriter(folder.path, RunFolder(folder.path).header)
     held.callback(writer.close)
     return writer
-
-
-class _Fewer:
-    """An engine that holds other clients than it does, for as long as a method begins."""
-
-    def __init__(self, engine: ShardedEngine, count: int) -> None:
-        self._engine, self._count = engine, count
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    def replicate(self, theta0: Params) -> Tree:
-        return {n: p.expand(self._count, *p.shape).clone() for n, p in theta0.items()}
-
-
-def _stacked_names(
-    state: Any, engine: ShardedEngine, algorithm: Method[Any], theta0: Params
-) -> frozenset[str]:
-    """Which tensors of a method's state have a row for each client held here: those that grow
-    with their number. All others are equal on all ranks."""
-    count = 1 if len(engine.owned) > 1 else 2
-    fewer = cast("Engine", _Fewer(engine, count))
-    other = flatten(algorithm.init(fewer, theta0))
-    return frozenset(n for n, t in flatten(state).items() if t.shape != other[n].shape)
 
 
 def _active(saved: dict[str, Tensor], num_clients: int) -> Tensor:

@@ -6,15 +6,15 @@ from typing import Any
 
 from torch import Tensor
 
+from scool.contracts import Engine
 from scool.data.federation import Federation
-from scool.engine.sharded import AnyEngine
 from scool.errors import QuarantineError, first_few
 from scool.graph.edges import SMALL, Edges
 from scool.graph.normalise import edges_without, without
 from scool.health import BROKEN_DATA, Reason, not_finite
 
 
-def check_anybody(engine: AnyEngine) -> None:
+def check_anybody(engine: Engine) -> None:
     """Stop when there is nobody left to learn."""
     if not bool(engine.active.any()):
         why = ", ".join(sorted(set(engine.health.words.values())))

@@ -4,8 +4,8 @@ from typing import Any
 
 from torch import Tensor
 
+from scool.contracts import Engine
 from scool.data.federation import Federation
-from scool.engine.sharded import AnyEngine
 from scool.evaluation.accuracy import Scores
 from scool.evaluation.graph_error import adjusted_rand, communities, graph_l1
 from scool.graph.edges import Edges, Matrix, as_matrix
@@ -14,7 +14,7 @@ from scool.types import Info
 
 
 def describe_round(
-    t: int, info: Info, scores: Scores | None, engine: AnyEngine, federation: Federation
+    t: int, info: Info, scores: Scores | None, engine: Engine, federation: Federation
 ) -> dict[str, Any]:
     """The row of round t. Nothing in it depends on the clock. Closes the ledger's round."""
     traffic = engine.ledger.close_round()

@@ -8,7 +8,7 @@ from typing import final
 
 import torch
 
-from scool.engine.ranks.group import Ranks
+from scool.engine.processes import Processes
 from scool.graph.edges import Edges, Matrix
 
 
@@ -16,7 +16,7 @@ from scool.graph.edges import Edges, Matrix
 class Stop:
     """Whether somebody wants the run to stop, and whether all ranks know."""
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: Processes) -> None:
         self.ranks = ranks
         self.is_asked = False
         self.is_agreed = ranks.size == 1  # one process agrees with itself at any moment

@@ -14,15 +14,12 @@ import torch.distributed.nn.functional  # see join_group
 from torch import Tensor
 from torch.distributed import Store  # pyright: ignore
 
-from scool.engine.ledger import Ledger
-from scool.errors import RunError, ScoolError
+from scool.engine.processes import Processes
+from scool.errors import RankLost, RunError, ScoolError
+from scool.ledger import Ledger
 from scool.types import Tree
 
 T = TypeVar("T")
-
-
-class RankLost(RunError):
-    """Another process of the run died, hangs or has lost its connection."""
 
 
 def join_group(store: Store, rank: int, size: int, patience: datetime.timedelta) -> None:
@@ -62,7 +59,7 @@ def leave_group() -> None:
 
 
 @final
-class Ranks:
+class Ranks(Processes):
     """This process among those of the run; the process group of torch, or nobody else.
 
     Every rank calls the same verbs in the same order. `ledger` counts what really travels between
@@ -74,11 +71,6 @@ class Ranks:
         self.rank = dist.get_rank() if self.is_group else 0
         self.size = dist.get_world_size() if self.is_group else 1
         self.ledger = Ledger()
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this process keeps the records and speaks to the person."""
-        return self.rank == 0
 
     # ------------------------------------------------------------------ models, along edges
 
@@ -131,7 +123,6 @@ class Ranks:
         return torch.stack(parts).sum(dim=0)
 
     def share(self, words: Any) -> list[Any]:
-        """Something small that JSON can hold, from every rank to every rank."""
         if not self.is_group:
             return [words]
         text = torch.frombuffer(bytearray(json.dumps(words).encode()), dtype=torch.uint8)
@@ -142,12 +133,9 @@ class Ranks:
     # ------------------------------------------------------------------ together or not at all
 
     def first(self, work: Callable[[], T]) -> T | None:
-        """What the first rank makes of it, there; where that fails, every rank ends with its
-        words."""
         return self._together(work if self.is_first else lambda: None)
 
     def each(self, work: Callable[[], T]) -> T:
-        """Every rank does it; where one fails, all end with its words."""
         return self._together(work)
 
     def _together(self, work: Callable[[], T]) -> T:
@@ -165,7 +153,6 @@ class Ranks:
         return result  # type: ignore[return-value]
 
     def agree(self, what: str, value: object) -> None:
-        """Refuse to go on where the ranks hold different values of what should be equal."""
         values = self.share(value)
         for rank, other in enumerate(values):
             if other != values[0]:
@@ -173,6 +160,13 @@ class Ranks:
                     f"rank {rank} has another {what} than rank 0: give all ranks the same files, "
                     "the same version of scool and the same kind of machine"
                 )
+
+    def close_round(self) -> dict[str, Any]:
+        traffic = self.ledger.close_round()
+        if self.size == 1:
+            return {}
+        by_purpose = {name: traffic.bytes[name] for name in sorted(traffic.bytes)}
+        return {"rank_bytes": traffic.total_bytes, "rank_traffic": by_purpose}
 
     @contextmanager
     def _watched(self) -> Iterator[None]:

@@ -29,7 +29,7 @@ class Ledger:
         return sum(self.bytes.values())
 
     def close_round(self) -> "Ledger":
-        """The traffic since the last call; counting starts anew."""
+        """The traffic since the last call; counting starts again."""
         closed = Ledger(dict(self.messages), dict(self.bytes), self.samples)
         self.messages.clear()
         self.bytes.clear()
