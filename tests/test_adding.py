@@ -21,6 +21,7 @@ from scool.display import series
 from scool.display.page.content import page_content
 from scool.display.records import find_runs, read_run
 from scool.display.tables import comparison_table
+from scool.evaluation.metrics import METRICS, Metric
 
 SOURCE = Path(algorithms.__file__).parents[1]
 LIST = "algorithms/__init__.py"
@@ -104,6 +105,27 @@ def test_a_new_metric_is_shown_by_all_who_show_runs(
     assert "edges kept" in {column["words"] for column in values["columns"]}
     assert values["lines"][0]["figures"]["edges"] == edges
     assert dispatch(["report", str(folder), "--out", str(tmp_path / "page.html")]) == 0
+
+
+def test_a_metric_of_models_is_one_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = Metric("spread", lambda outputs, targets: float(outputs.std()), "spread of outputs")
+    monkeypatch.setitem(METRICS, "spread", entry)
+    small = "--clients 4 --rounds 1 --model linear --device cpu --metrics spread".split()
+    folder = tmp_path / "run"
+    assert dispatch(["run", "local", "--out", str(folder), *small, "--quiet"]) == 0
+    assert "spread of" in capsys.readouterr().out
+    runs = ["--methods", "local,fedavg", "--out", str(tmp_path / "all"), "--json", "--quiet"]
+    assert dispatch(["compare", *runs, *small]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["spread_mean"] > 0 for line in lines] == [True, True]
+    (record,) = [read_run(path) for path in find_runs([folder])]
+    values, _ = page_content([record], "words")
+    assert values["columns"][0]["words"] == values["metrics"][0]["words"] == "spread of outputs"
+    figure = values["lines"][0]["figures"]["spread_mean"]
+    assert figure == pytest.approx(record.rows[-1]["spread_mean"], abs=1e-5)
+    assert len(values["runs"][0]["metrics"]["spread_mean"]) == 4
 
 
 @pytest.mark.parametrize("name", sorted(set(DATASETS) - {"digits", "synthetic"}))

@@ -19,6 +19,7 @@ from scool.data.digits import digits
 from scool.data.federation import Federation, Split
 from scool.data.synthetic import synthetic
 from scool.errors import ScoolError
+from scool.evaluation.metrics import Metric
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
 from scool.models import ModelConfig
@@ -40,6 +41,7 @@ __all__ = [
     "Federation",
     "Graph",
     "LocalSGD",
+    "Metric",
     "ModelConfig",
     "Result",
     "RunSettings",

@@ -119,8 +119,10 @@ class Products(NamedTuple):
     errors: list[float]  # (T) bounds of how far off they are, beside the diagonal
 
 
-Metric = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(outputs (s, C), targets (s, ...), classes (C,) bool) -> a number a sample (s,), or several."""
+PerSample = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(outputs (s, C), targets (s, ...), classes (C,) bool) -> a number per sample (s,), or several."""
+PerClient = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(outputs (s, C), targets (s, ...), classes (C,) bool) of a whole client -> numbers (m,)."""
 
 
 class Engine(Protocol):
@@ -272,9 +274,14 @@ class Engine(Protocol):
         """(K, K) <a_i, b_j>, of trees that have met already: not counted."""
         ...
 
-    def measure(self, theta: Tree, split: Split, metric: Metric) -> Tensor:
+    def measure(self, theta: Tree, split: Split, metric: PerSample) -> Tensor:
         """(K,) mean of a metric over each client's own samples, (K, m) of one that gives m numbers;
         NaN where a client has none."""
+        ...
+
+    def judge(self, theta: Tree, split: Split, metric: PerClient, count: int) -> Tensor:
+        """(K, count) numbers that need all outputs of a client at once, such as ranks. The metric
+        is called client by client, on the CPU and in float64; NaN where a client has no samples."""
         ...
 
     def gather(self, rows: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from scool.data.catalogue import DataConfig
 from scool.engine.ranks.group import Ranks, join_group, leave_group
 from scool.engine.sharded import ShardedEngine
 from scool.evaluation.accuracy import evaluate
+from scool.evaluation.metrics import chosen_metrics
 from scool.graph.edges import as_matrix
 from scool.models import parameters_of
 from scool.run.config import default_run
@@ -34,6 +35,7 @@ ROUNDS = 3
 SPLIT = "\n"  # between the case and the name of a tensor
 SOME = ("local", "scool-sbm", "scool-attention", "dpsgd", "fedavg", "cga", "fedfomo", "l2c")
 """A method for each way in which ranks talk to each other."""
+METRIC = {"classification": ("auc",), "regression": ("mae",)}
 
 
 def method(name: str, **options: Any) -> Any:
@@ -83,8 +85,10 @@ def steps(algorithm: Any, federation: Any, build: Callable[..., Engine]) -> dict
             for name, value in info.items()
         }
         found[f"{t}/active"] = engine.active.double()
-        scores = evaluate(engine, state.theta, federation)
+        metrics = chosen_metrics(METRIC[federation.task], federation.task)
+        scores = evaluate(engine, state.theta, federation, metrics=metrics)
         found |= {f"{t}/score": scores.score, f"{t}/test_loss": scores.loss}
+        found |= {f"{t}/{name}": values for name, values in scores.metrics.items()}
         traffic = engine.ledger.close_round()
         for kind in ("messages", "bytes"):
             counted = getattr(traffic, kind)

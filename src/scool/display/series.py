@@ -7,6 +7,7 @@ import numpy as np
 
 from scool.columns import COLUMNS, Column
 from scool.display.records import RunRecord
+from scool.evaluation.metrics import metric_columns
 
 Row = Mapping[str, Any]
 
@@ -125,7 +126,7 @@ def figures(records: Sequence[RunRecord]) -> dict[str, Any]:
         "score": _mean([row.get(f"{name}_mean") for row in last]),
         "std": _mean([row.get(f"{name}_std") for row in last]),
         "worst": _mean([min(s) for s in scores if s]),
-        **{column.name: number(column) for column in COLUMNS},
+        **{column.name: number(column) for column in (*COLUMNS, *metric_columns(last))},
         "seeds": len(records),
         "status": ", ".join(sorted({record.status for record in records})),
     }

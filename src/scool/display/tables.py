@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from scool.columns import shown
+from scool.evaluation.metrics import metric_columns
 
 
 def comparison_table(summaries: Sequence[Mapping[str, Any]], title: str | None = None) -> None:
@@ -16,7 +17,9 @@ def comparison_table(summaries: Sequence[Mapping[str, Any]], title: str | None =
     table.add_column("method")
     score = "R2" if is_regression else "accuracy %"
     table.add_column(score, justify="right")
-    for column in shown("compare"):
+    metrics = metric_columns(summaries)
+    columns = [*metrics, *shown("compare")]
+    for column in columns:
         table.add_column(column.words, justify="right")
     for s in summaries:
         name = "r2" if is_regression else "accuracy"
@@ -25,9 +28,9 @@ def comparison_table(summaries: Sequence[Mapping[str, Any]], title: str | None =
         table.add_row(
             s["method"],
             _score(mean, std, digits, bool(s.get("diverged"))) + _left_out(s),
-            *(column.text(s.get(column.name)) for column in shown("compare")),
+            *(column.text(s.get(column.name)) for column in columns),
         )
-    Console(width=130, soft_wrap=True).print(table)
+    Console(width=130 + 11 * len(metrics), soft_wrap=True).print(table)
 
 
 def _left_out(summary: Mapping[str, Any]) -> str:

@@ -1,12 +1,13 @@
 """The in-process engine: all K clients on one device, trained as one stack."""
 
 import copy
+from collections.abc import Callable
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
-from scool.contracts import Metric, Route, Split, Trained
+from scool.contracts import PerClient, PerSample, Route, Split, Trained
 from scool.data.federation import Federation
 from scool.engine.common import CommonVerbs, Compare
 from scool.engine.counted import (
@@ -23,7 +24,7 @@ from scool.engine.mixing import checked_weights, mix_tensor, mixer
 from scool.engine.steps.formulation import Formulation, Precision
 from scool.engine.steps.phases import LocalPhases, mixed_gradients
 from scool.engine.steps.samples import Samples
-from scool.engine.whole_split import mean_gradient, mean_metric
+from scool.engine.whole_split import client_metric, mean_gradient, mean_metric
 from scool.graph.edges import Matrix
 from scool.health import BROKEN_DATA, Health, broke_in
 from scool.learning.cross import CrossDraw
@@ -275,16 +276,28 @@ class LocalEngine(CommonVerbs):
 
     # ------------------------------------------------------------------ how good
 
+    def measure(self, theta: Tree, split: Split, metric: PerSample) -> Tensor:
+        def of(mine: Tree, ids: Tensor, classes: Tensor, rows: int) -> Tensor:
+            source = self._splits[split]
+            return mean_metric(self._formulation, source, mine, ids, classes, metric, rows)
+
+        return self._of_each(theta, of)
+
+    def judge(self, theta: Tree, split: Split, metric: PerClient, count: int) -> Tensor:
+        def of(mine: Tree, ids: Tensor, classes: Tensor, rows: int) -> Tensor:
+            source = self._splits[split]
+            return client_metric(self._formulation, source, mine, ids, classes, metric, count, rows)
+
+        return self._of_each(theta, of)
+
     @torch.no_grad()
-    def measure(self, theta: Tree, split: Split, metric: Metric) -> Tensor:
-        source = self._splits[split]
+    def _of_each(self, theta: Tree, of: Callable[[Tree, Tensor, Tensor, int], Tensor]) -> Tensor:
+        """Numbers of every client, as many clients and samples at a time as there is room for."""
         parts: list[Tensor] = []
 
         def work(ids: Tensor) -> None:
-            mine, classes = self._some(theta, ids), self.federation.classes[ids]
-            rows = self._room.rows
-            found = mean_metric(self._formulation, source, mine, ids, classes, metric, rows)
-            parts.append(found.cpu())
+            classes = self.federation.classes[ids]
+            parts.append(of(self._some(theta, ids), ids, classes, self._room.rows).cpu())
 
         for ids in self.owned.split(min(self._room.clients, self._room.rows)):
             self._room.each(ids, work)

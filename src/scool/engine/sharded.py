@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from scool.contracts import Metric, Route, Trained
+from scool.contracts import PerClient, PerSample, Route, Trained
 from scool.contracts import Split as SplitName
 from scool.data.federation import Federation
 from scool.engine.common import CommonVerbs, Compare
@@ -266,8 +266,11 @@ class ShardedEngine(CommonVerbs):
 
     # ------------------------------------------------------------------ how good
 
-    def measure(self, theta: Tree, split: SplitName, metric: Metric) -> Tensor:
+    def measure(self, theta: Tree, split: SplitName, metric: PerSample) -> Tensor:
         return self._exchange.rows(self._stack.measure(theta, split, metric))
+
+    def judge(self, theta: Tree, split: SplitName, metric: PerClient, count: int) -> Tensor:
+        return self._exchange.rows(self._stack.judge(theta, split, metric, count))
 
     def collect(self, tree: Tree) -> Tree:
         """All K rows on the first rank, in the memory of its CPU; elsewhere the rows held there."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from scool.contracts import Metric
+from scool.contracts import PerClient, PerSample
 from scool.engine.memory import tensor_cores
 from scool.engine.steps.formulation import Formulation
 from scool.engine.steps.local_steps import Batch
@@ -46,7 +46,7 @@ def mean_metric(
     theta: Tree,
     ids: Tensor,
     classes: Tensor,
-    metric: Metric,
+    metric: PerSample,
     rows: int,
 ) -> Tensor:
     """(c,) or (c, m) float64 means of a metric, NaN for a client without samples. `classes` (c, C)
@@ -62,3 +62,29 @@ def mean_metric(
     total = torch.stack(sums).sum(dim=0)
     count = source.split.mask[ids].sum(dim=1).view(-1, *[1] * (total.dim() - 1))
     return total / count  # 0 / 0 is NaN
+
+
+def client_metric(
+    formulation: Formulation,
+    source: Samples,
+    theta: Tree,
+    ids: Tensor,
+    classes: Tensor,
+    metric: PerClient,
+    count: int,
+    rows: int,
+) -> Tensor:
+    """(c, count) float64 numbers of a metric that sees all samples of a client, NaN for a client
+    without samples."""
+    outputs: list[Tensor] = []
+    targets: list[Tensor] = []
+    for x, y, _ in _batches(source, ids, rows):
+        with tensor_cores():
+            outputs.append(formulation.outputs(theta, x).double().cpu())
+        targets.append(y.double().cpu() if y.is_floating_point() else y.cpu())
+    found = torch.full((len(ids), count), torch.nan, dtype=torch.float64)
+    answers, right = torch.cat(outputs, dim=1), torch.cat(targets, dim=1)
+    mask, classes = source.split.mask[ids].cpu(), classes.cpu()
+    for i in mask.any(dim=1).nonzero()[:, 0].tolist():
+        found[i] = metric(answers[i][mask[i]], right[i][mask[i]], classes[i])
+    return found

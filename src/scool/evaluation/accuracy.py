@@ -1,5 +1,6 @@
 """How good each client's model is on the client's own task."""
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor, nn
 
 from scool.contracts import Engine, Split
 from scool.data.federation import Federation
+from scool.evaluation.metrics import Metric
 from scool.learning.losses import LOSSES
 from scool.types import Tree
 
@@ -40,10 +42,44 @@ class Scores(NamedTuple):
     score: Tensor  # (K,) accuracy, or R^2 for regression
     loss: Tensor  # (K,) mean loss over all C logits (unmasked)
     unmasked: Tensor | None = None  # (K,) accuracy where all C classes may be answered
+    metrics: Mapping[str, Tensor] = {}  # (K,) of each other metric; NaN also where not defined
 
 
-def evaluate(engine: Engine, theta: Tree, federation: Federation, split: Split = "test") -> Scores:
+def evaluate(
+    engine: Engine,
+    theta: Tree,
+    federation: Federation,
+    split: Split = "test",
+    metrics: Sequence[Metric] = (),
+) -> Scores:
     """Every client's model on the client's own samples of a split."""
+    scores = _scores(engine, theta, federation, split)
+    return scores._replace(metrics=judge(engine, theta, federation, split, metrics))
+
+
+def judge(
+    engine: Engine,
+    theta: Tree,
+    federation: Federation,
+    split: Split,
+    metrics: Sequence[Metric],
+) -> dict[str, Tensor]:
+    """(K,) float64 values of metrics that see all answers of a client, by name."""
+    if not metrics:
+        return {}
+    is_class = federation.task == "classification"
+
+    def of_client(outputs: Tensor, targets: Tensor, classes: Tensor) -> Tensor:
+        outputs = own_outputs(outputs, classes) if is_class else outputs
+        return torch.tensor([metric(outputs, targets) for metric in metrics], dtype=torch.float64)
+
+    found = engine.judge(theta, split, of_client, len(metrics))
+    found[~getattr(federation, split).is_finite().to(found.device)] = torch.nan
+    return {metric.name: found[:, n] for n, metric in enumerate(metrics)}
+
+
+def _scores(engine: Engine, theta: Tree, federation: Federation, split: Split) -> Scores:
+    """Score and loss, which are means over samples."""
     per_sample = LOSSES[federation.task]
     is_classification = federation.task == "classification"
 

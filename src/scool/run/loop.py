@@ -63,6 +63,8 @@ def fit(
             - `precision` ("float32"): of products in local training; or "bf16".
             - `slow_momentum` (0): how much of its last change a client repeats in every round.
             - `model_average` (0): memory of the average that is scored and kept; 0: the last model.
+            - `metrics` (none): what is measured besides accuracy or R2: names such as "auc", "f1",
+              or functions of your own; see `docs/metrics.md`.
             - `strict` (False): stop when a client's numbers stop being finite, not leave it out.
 
     In a process group of torch (see `docs/scale.md`) every rank calls this with the same arguments
@@ -91,9 +93,9 @@ def _loop(run: Run) -> None:
             state, info = checked_step(run.method, outcome, engine.active)
             check_anybody(engine)
             info = as_mixed(info, engine.active)
-            scores = (
-                evaluate(engine, state.theta, run.federation) if settings.evaluates(t) else None
-            )
+            scores = None
+            if settings.evaluates(t):
+                scores = evaluate(engine, state.theta, run.federation, metrics=run.metrics)
             row = describe_round(t, info, scores, engine, run.federation)
             progress.finish_round(state, row, info, engine, time.perf_counter() - began)
             for recorder in run.recorders:

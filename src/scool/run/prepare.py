@@ -21,6 +21,7 @@ from scool.engine.local import LocalEngine
 from scool.engine.memory import memory_at_start
 from scool.engine.processes import Processes, announce, processes
 from scool.errors import check_kind, require
+from scool.evaluation.metrics import Metric, chosen_metrics
 from scool.models import (
     ModelConfig,
     check_stackable,
@@ -81,6 +82,7 @@ class Run:
     recorders: Sequence[Recorder]  # none on other ranks than the first
     stop: Stop
     bytes_at_start: int
+    metrics: Sequence[Metric]  # besides the score
 
 
 def prepare_model(model: Model, federation: Federation, seed: int) -> tuple[nn.Module, Params]:
@@ -120,6 +122,7 @@ def prepare(
     for remark in remarks(method, settings.rounds) if ranks.is_first else []:
         warnings.warn(remark, stacklevel=3)
     federation = prepare_data(federation, method, settings.seed)
+    metrics = chosen_metrics(settings.metrics, federation.task)
     module, theta0 = prepare_model(model, federation, settings.seed)
     engine = _engine(federation, module, settings, ranks)
     check_test(federation, settings.strict, ranks.is_first)
@@ -137,7 +140,17 @@ def prepare(
     _start(recorders, progress, header)
     used, stop = memory_at_start(engine.device), Stop(ranks)
     return Run(
-        settings, method, federation, module, engine, header, progress, recorders, stop, used
+        settings,
+        method,
+        federation,
+        module,
+        engine,
+        header,
+        progress,
+        recorders,
+        stop,
+        used,
+        metrics,
     )
 
 

@@ -154,6 +154,7 @@ class Result:
             "accuracy_std": None,
             f"{name}_mean": finite(self.score.nanmean()),
             f"{name}_std": finite(spread(self.score)),
+            **self._metric_means(last),
             "rounds": self.rounds,
             "seed": self.seed,
             "seconds": round(self.seconds, 3),
@@ -164,6 +165,13 @@ class Result:
             "quarantined": last.get("quarantined", {}),
             "run_dir": None if self.run_dir is None else str(self.run_dir),
         }
+
+    @staticmethod
+    def _metric_means(last: Mapping[str, Any]) -> dict[str, Any]:
+        """Mean and spread of each metric over clients, and for how many it is not defined."""
+        names = list(last.get("metrics") or ())
+        parts = [f"{name}_{part}" for name in names for part in ("mean", "std", "undefined")]
+        return {part: last.get(part) for part in parts} | {"metrics": names}
 
 
 def spread(score: Tensor) -> Tensor:

@@ -59,6 +59,12 @@ def _describe_scores(scores: Scores, federation: Federation) -> dict[str, Any]:
         "test_loss": finite(scores.loss.nanmean()),
         "scores": [finite(s) for s in score],
     }
+    for metric, values in scores.metrics.items():
+        row[f"{metric}_mean"] = finite(values.nanmean())
+        row[f"{metric}_std"] = finite(spread(values))
+        row[f"{metric}_undefined"] = int((values.isnan() & ~scores.loss.isnan()).sum())
+    if scores.metrics:
+        row["metrics"] = {m: [finite(v) for v in values] for m, values in scores.metrics.items()}
     if scores.unmasked is not None:
         row["unmasked_accuracy_mean"] = finite(100 * scores.unmasked.nanmean())
     return row

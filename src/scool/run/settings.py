@@ -1,12 +1,13 @@
 """How a run is made: the options that `scool.fit` and the command line share."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypedDict
 
 from scool.algorithms.between_rounds import check_shares
 from scool.engine.steps.formulation import Precision
 from scool.errors import check_fields, require, unknown
+from scool.evaluation.metrics import Function, Metric, checked_names
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class RunSettings:
     """Of the products in local training: float32 (TF32 on a GPU) or bf16."""
     slow_momentum: float = 0.0
     """Each client's momentum over rounds (SlowMo), 0 to below 1."""
+    metrics: tuple[str, ...] = ()
+    """Measured besides accuracy or R2: auc, f1, balanced_accuracy, log_loss; rmse, mae."""
     model_average: float = 0.0
     """Score and keep each client's moving average over rounds, with this memory; 0: the last."""
     strict: bool = False
@@ -43,6 +46,7 @@ class RunSettings:
         require(every >= 0, "checkpoint_every", every, "give a number of rounds, or 0 for none")
         require(self.client_chunk >= 0, "client_chunk", self.client_chunk, "give 0 or more")
         check_shares(self.slow_momentum, self.model_average)
+        object.__setattr__(self, "metrics", checked_names(self.metrics))
         for name in ("rounds", "seed", "eval_every", "checkpoint_every", "client_chunk"):
             object.__setattr__(self, name, int(vars(self)[name]))  # records hold no numpy numbers
 
@@ -70,6 +74,7 @@ class Changes(TypedDict, total=False):
     slow_momentum: float
     model_average: float
     strict: bool
+    metrics: Sequence[str | Function | Metric]
 
 
 def with_changes(settings: RunSettings | None, changes: Mapping[str, Any]) -> RunSettings:

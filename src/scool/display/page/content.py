@@ -10,6 +10,7 @@ from scool.display.order import known_order
 from scool.display.page.pack import pack_graphs, pack_matrix, rounded
 from scool.display.records import RunRecord, are_regression
 from scool.display.series import cumulative, curves, figures, final_scores
+from scool.evaluation.metrics import metric_columns
 
 GRAPH_BUDGET = 8_000_000
 """Characters of all graphs of a page; with Plotly and the rest it stays below 12 MB."""
@@ -50,6 +51,7 @@ def page_content(records: Sequence[RunRecord], title: str, problems: Sequence[st
         }
         for label, members in groups.items()
     ]
+    metrics = metric_columns(r.evaluated[-1] for r in records if r.evaluated)
     values = {
         "title": title,
         "regression": are_regression(records),
@@ -57,7 +59,8 @@ def page_content(records: Sequence[RunRecord], title: str, problems: Sequence[st
         "runs": runs,
         "federations": federations,
         "problems": list(problems),
-        "columns": [column._asdict() for column in shown("page")],
+        "metrics": [c._asdict() for c in metrics if c.name.endswith("_mean")],
+        "columns": [column._asdict() for column in (*metrics, *shown("page"))],
         **_configuration(groups, records),
     }
     return Content(rounded(values), blobs)
@@ -97,10 +100,17 @@ def _run(
         "final": [_short(s) for s in final_scores(record)],
         "evaluated": [row["round"] for row in record.evaluated],
         "scores": [[_short(s) for s in row["scores"]] for row in record.evaluated],
+        "metrics": _last_metrics(record),
         "graph": graph,
         "memberships": memberships,
         **_traces(record),
     }
+
+
+def _last_metrics(record: RunRecord) -> dict[str, list[float | None]]:
+    """Each client's value of each metric, by the name of the metric's column."""
+    found = record.evaluated[-1].get("metrics") or {} if record.evaluated else {}
+    return {f"{name}_mean": [_short(v) for v in values] for name, values in found.items()}
 
 
 def _memberships(record: RunRecord, last: Mapping[str, Any]) -> list[list[float | None]] | None:

@@ -45,6 +45,8 @@ function drawClient() {
     { head: scoreName() + scoreUnit(), value: (r) => r.final[i], text: (r) => scoreText(r.final[i]) },
     { head: "against local-only", value: against,
       text: (r) => known(against(r)) ? (against(r) > 0 ? "+" : "") + scoreText(against(r)) : "–" },
+    ...page.metrics.map((m) => ({ head: m.words, value: (r) => (r.metrics[m.name] || [])[i] ?? null,
+      text: (r) => number((r.metrics[m.name] || [])[i] ?? null, Number(m.form)) })),
   ], siblings(), (r) => key(lineOf(r)));
 }
 
