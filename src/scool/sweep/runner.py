@@ -102,6 +102,7 @@ class Diverged:
             "clients": self.federation.num_clients,
             "seed": self.seed,
             **dict.fromkeys(numbers),
+            "metrics": [],
             "quarantined": {},
             "run_dir": str(self.run_dir),
             "diverged": self.reason,
