@@ -1,0 +1,168 @@
+"""Two methods on the same clients with the same seeds: how much better one is, and for whom.
+
+A difference has two spreads, and they answer different questions. The interval *over seeds* says
+how much the mean over these clients would move if everything were run again with other seeds. The
+interval *over clients* says how much it would move with other clients of the same kind. Both are
+intervals of Student's t for a mean, at 95 %.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+LEVEL = 0.95
+ROUND_OFF = 1e-9
+"""Differences of this size are none: a mean of equal numbers may be off by it."""
+
+
+class Interval(NamedTuple):
+    """Where a mean lies, by 95 % of such intervals."""
+
+    low: float
+    high: float
+    count: int  # of the numbers that it was computed from
+
+
+@dataclass(frozen=True)
+class Paired:
+    """By how much each client is better off with one method than with another one."""
+
+    differences: Tensor  # (S, K) float64, positive: better; NaN where one of the two has no number
+    same_clients: bool = True
+    """Whether client k is the same one in every seed. Otherwise each seed has clients of its own,
+    as in benchmarks that deal out their data by the seed."""
+
+    @property
+    def by_client(self) -> Tensor:
+        """The mean difference of each client over the seeds: (K,), or (S * K,) if each seed has
+        clients of its own."""
+        return self.differences.nanmean(dim=0) if self.same_clients else self.differences.flatten()
+
+    @property
+    def mean(self) -> float:
+        """The mean over clients, and over seeds of that; NaN where nothing can be compared."""
+        return float(self.differences.nanmean(dim=1).nanmean())
+
+    @property
+    def over_seeds(self) -> Interval | None:
+        """How sure the mean is, given these clients; None for fewer than two seeds."""
+        return interval(self.differences.nanmean(dim=1))
+
+    @property
+    def over_clients(self) -> Interval | None:
+        """How sure the mean is for clients like these, given these seeds."""
+        return interval(self.by_client)
+
+    @property
+    def compared(self) -> int:
+        """Clients that have a number with both methods."""
+        return int((~self.by_client.isnan()).sum())
+
+    @property
+    def worse(self) -> list[int]:
+        """Clients that are worse off in the mean over the seeds, the worst first: their places in
+        `by_client`."""
+        order = self.by_client.nan_to_num(nan=math.inf).argsort(stable=True).tolist()
+        return [k for k in order if float(self.by_client[k]) < -ROUND_OFF]
+
+    @property
+    def share_worse(self) -> float:
+        """The share of clients that are worse off; NaN where nothing can be compared."""
+        return len(self.worse) / self.compared if self.compared else math.nan
+
+    def names_worse(self, names: Sequence[str] | None = None) -> list[str]:
+        """The clients that are worse off by name, or else number; the worst first."""
+        clients = self.differences.shape[1]
+        words = names or range(clients)
+        if self.same_clients:
+            return [str(words[k]) for k in self.worse]
+        return [f"{words[k % clients]} of seed {k // clients + 1}" for k in self.worse]
+
+    def to_dict(self, names: Sequence[str] | None = None) -> dict[str, Any]:
+        """For JSON: None where a number is not defined."""
+        return {
+            "mean": _finite(self.mean),
+            "over_seeds": _ends(self.over_seeds),
+            "over_clients": _ends(self.over_clients),
+            "clients": self.compared,
+            "worse": len(self.worse),
+            "share_worse": _finite(self.share_worse),
+            "names_worse": self.names_worse(names),
+        }
+
+    def words(self, digits: int = 2) -> str:
+        """One line for a person.
+
+        >>> paired_difference([[3.0, 1.0, 2.0]], [[1.0, 2.0, 2.0]]).words(1)
+        '+0.3; 95 %: -3.5 to +4.1 over 3 clients, over seeds unknown; 1 of 3 clients worse off'
+        """
+        if not self.compared:
+            return "no client has a number with both methods"
+        parts = [f"{self.mean:+.{digits}f}", f"95 %: {self._spreads(digits)}"]
+        return "; ".join([*parts, f"{len(self.worse)} of {self.compared} clients worse off"])
+
+    def _spreads(self, digits: int) -> str:
+        both = (("seeds", self.over_seeds), ("clients", self.over_clients))
+        ranked = sorted(both, key=lambda pair: pair[1] is None)  # what is known comes first
+        return ", ".join(
+            f"over {what} unknown"
+            if ends is None
+            else f"{ends.low:+.{digits}f} to {ends.high:+.{digits}f} over {ends.count} {what}"
+            for what, ends in ranked
+        )
+
+
+def paired_difference(
+    ours: Tensor | Sequence[Sequence[float]],
+    theirs: Tensor | Sequence[Sequence[float]],
+    *,
+    higher_is_better: bool = True,
+    same_clients: bool = True,
+) -> Paired:
+    """What each client gains with the first method over the second.
+
+    Args:
+        ours: (S, K) a number of each seed and client, or (K,) of one seed; NaN: it has none.
+        theirs: the same of the method to compare with, on the same clients and seeds.
+        higher_is_better: False for losses and errors: what falls is a gain.
+        same_clients: whether client k is the same one in every seed.
+
+    >>> gain = paired_difference([[80.0, 60.0], [84.0, 62.0]], [[75.0, 63.0], [75.0, 63.0]])
+    >>> gain.mean, gain.by_client.tolist(), gain.names_worse(["Bern", "Ulm"])
+    (2.5, [7.0, -2.0], ['Ulm'])
+    """
+    a, b = (torch.atleast_2d(torch.as_tensor(x, dtype=torch.float64).cpu()) for x in (ours, theirs))
+    if a.shape != b.shape:
+        raise ValueError(f"{tuple(a.shape)} and {tuple(b.shape)} numbers are not of the same runs")
+    return Paired(a - b if higher_is_better else b - a, same_clients)
+
+
+def interval(values: Tensor, level: float = LEVEL) -> Interval | None:
+    """Student's t: mean ± t_{n-1} s / sqrt(n) of the values that are there; None for fewer than
+    two.
+
+    >>> low, high, count = interval(torch.tensor([1.0, 2.0, 3.0]))
+    >>> round(low, 3), round(high, 3), count
+    (-0.484, 4.484, 3)
+    """
+    from scipy.special import stdtrit
+
+    there = values[~values.isnan()].double()
+    count = len(there)
+    if count < 2:
+        return None
+    middle = float(there.mean())
+    reach = float(stdtrit(count - 1, (1 + level) / 2)) * float(there.std()) / math.sqrt(count)
+    return Interval(middle - reach, middle + reach, count)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _ends(ends: Interval | None) -> list[float] | None:
+    return None if ends is None else [ends.low, ends.high]
