@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 from scool.data.catalogue import DataConfig, load
-from scool.reproduction.ablations import ABLATIONS
-from scool.reproduction.rows import TABLE1
+from scool.reproduction.rows import ABLATIONS, TABLE1
 from scool.run.config import default_run
 from scool.run.loop import fit
 from scool.run.options import with_options

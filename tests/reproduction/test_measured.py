@@ -4,34 +4,26 @@ import csv
 import io
 import json
 import math
-import re
-import shutil
-from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from matplotlib.lines import Line2D
+from scipy import stats
 
+from paper_runs import ROWS, STUDY, record, summaries
 from records import change_rows
 from scool.errors import RunError
-from scool.recording.folder import RunFolder
 from scool.recording.seals import DamageWarning
 from scool.recording.writer import RunWriter
-from scool.reproduction import measured as reproduced
-from scool.reproduction.figures import figures_of, local_epochs, write_figures
+from scool.reproduction.matching import stated_options
 from scool.reproduction.measured import (
     collect,
-    find_records,
-    stated_options,
+    noise,
     summarise_row,
     without_shortened,
 )
 from scool.reproduction.plan import Study, choose_rows
-from scool.reproduction.rows import TABLE1, Row
-from scool.reproduction.seed_noise import noise
+from scool.reproduction.rows import TABLE1
 from scool.reproduction.tables import (
     as_json,
     as_latex,
@@ -40,54 +32,6 @@ from scool.reproduction.tables import (
     fill_page,
     table_csv,
 )
-from study_records import BENCHMARKS, find_studies, restored
-
-ROOT = Path(__file__).parents[2]
-ROWS = {row.name: row for row in TABLE1}
-STUDY = Study()
-
-
-def record(
-    place: Path,
-    row: Row,
-    seed: int,
-    accuracy: float,
-    *,
-    study: Study = STUDY,
-    rounds: int = 0,
-    status: str = "finished",
-    started: str = "2030",
-    graphs: bool = False,
-) -> Path:
-    """A run folder as `scool reproduce` leaves it, three clients, two evaluations."""
-    config = study.config(row, seed).to_dict()
-    rounds = rounds or row.rounds
-    header = {
-        "method": row.method,
-        "seed": seed,
-        "rounds": rounds,
-        "status": status,
-        "started": started,
-    }
-    path = place / f"{row.name}-{seed}-{rounds}-{started}"
-    folder = RunWriter.create(path, {**header, "config": config, "hardware": {"device": "toy"}})
-    for t, score in ((0, accuracy + 1), (rounds - 1, accuracy)):
-        line = {"round": t, "train_loss": 1.0, "accuracy_mean": score, "accuracy_std": 2.0 + seed}
-        line |= {"scores": [score] * 3, "graph_l1": 0.5, "bytes": 600, "messages": 2, "epochs": 5}
-        folder.append("metrics.jsonl", line)
-        folder.append("timing.jsonl", {"round": t, "seconds": 1.5})
-        if graphs:
-            folder.write_graph(t, torch.eye(3))
-    for t in range(3):
-        folder.append("graph_error.jsonl", {"round": t, "graph_l1": 1.0 - t / 10})
-    return path
-
-
-def summaries(
-    place: Path, rows: tuple[Row, ...], study: Study = STUDY
-) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    measured, notes = collect(study, rows, [place])
-    return {m.row.name: summarise_row(m, study, measured) for m in measured}, notes
 
 
 def test_means_and_both_spreads(tmp_path: Path) -> None:
@@ -99,7 +43,7 @@ def test_means_and_both_spreads(tmp_path: Path) -> None:
     assert row["accuracy"] == 91.0 and row["best_accuracy"] == 92.0 and row["seeds"] == [0, 1, 2]
     assert row["std_clients"] == 3.0 and row["std_seeds"] == 1.0
     assert row["paper"] == 91.37 and row["difference"] == pytest.approx(-0.37)
-    assert row["noise"] == pytest.approx(4.30 * math.sqrt(1 / 3 + 1 / 5))
+    assert row["noise"] == pytest.approx(stats.t.ppf(0.975, 2) * math.sqrt(1 / 3 + 1 / 5))
     assert row["verdict"] == "within seed noise"
     assert row["bytes_sent"] == 1200 and row["seconds"] == 3.0 and row["epochs"] == 10
 
@@ -112,14 +56,17 @@ def test_one_seed_is_called_so_and_a_clear_difference_is_not(tmp_path: Path) -> 
     assert found["local"]["verdict"] == "one seed" and found["local"]["std_seeds"] is None
     assert found["fedavg"]["verdict"] == "" and found["fedavg"]["difference"] > 4
     assert noise([1.0]) is None and noise([2.0, 2.0]) == 0.0
-    assert noise([0.0, 1.0] * 10) == pytest.approx(2.23 * math.sqrt(0.25 * 20 / 19 / 20))
+    t = stats.t.ppf(0.975, 19)
+    assert noise([0.0, 1.0] * 10) == pytest.approx(t * math.sqrt(0.25 * 20 / 19 / 20))
 
 
 def test_of_the_authors_statements_the_number_of_seeds_is_not_known(tmp_path: Path) -> None:
     for seed, accuracy in enumerate((91.0, 92.0)):
         record(tmp_path, ROWS["scool-sbm-released"], seed, accuracy)
     row = summaries(tmp_path, TABLE1)[0]["scool-sbm-released"]
-    assert row["noise"] == pytest.approx(12.71 * math.sqrt(0.5) * math.sqrt(1 / 2 + 1))
+    assert row["noise"] == pytest.approx(
+        stats.t.ppf(0.975, 1) * math.sqrt(0.5) * math.sqrt(1 / 2 + 1)
+    )
 
 
 def test_changes_are_taken_seed_by_seed(tmp_path: Path) -> None:
@@ -430,255 +377,3 @@ def test_a_page_is_filled_between_its_markers(tmp_path: Path) -> None:
         assert text.count("| Local SGD |") == 1
     with pytest.raises(RunError, match="no place for this table"):
         fill_page(page, "budget", STUDY, rows, [])
-
-
-# ---------------------------------------------------------------------- figures
-
-
-def figures(target: str, place: Path) -> dict[str, list[dict[str, Any]]]:
-    measured, _ = collect(STUDY, choose_rows(target), [place])
-    plots = figures_of(target, measured)
-    paths = write_figures(plots, place / "figures", "x")
-    assert all(path.stat().st_size > 0 for path in paths)
-    assert {p.suffix for p in paths} == {".pdf", ".png", ".csv"}
-    return {name: [dict(row) for row in plot.rows] for name, plot in plots.items()}
-
-
-def test_convergence_over_local_epochs(tmp_path: Path) -> None:
-    for seed in (0, 1):
-        record(tmp_path, ROWS["local"], seed, 80.0 + seed)
-    record(tmp_path, ROWS["dpsgd-1-step"], 0, 70.0)
-    rows = figures("convergence", tmp_path)["convergence"]
-    ends = {r["row"]: r for r in rows if r["measure"] == "accuracy_mean" and r["round"] > 1}
-    assert ends["local"]["local_epochs"] == ends["dpsgd-1-step"]["local_epochs"] == 500
-    assert (ends["local"]["low"], ends["local"]["mean"], ends["local"]["high"]) == (80, 80.5, 81)
-    assert {r["measure"] for r in rows} == {"accuracy_mean", "train_loss"}
-    (fedavg,) = collect(STUDY, (ROWS["fedavg"],), [_one(tmp_path, ROWS["fedavg"])])[0]
-    assert local_epochs(fedavg) == 0.5
-
-
-def test_convergence_averages_the_losses_between_evaluations(tmp_path: Path) -> None:
-    path = record(tmp_path, ROWS["local"], 0, 80.0)
-    first, last = RunFolder(path).rows()
-    between = [{**first, "round": t, "scores": None, "train_loss": float(t)} for t in (10, 20)]
-    change_rows(path, lambda _: [first, *between, {**last, "train_loss": 60.0}])
-    rows = figures("convergence", tmp_path)["convergence"]
-    losses = [(r["round"], r["mean"]) for r in rows if r["measure"] == "train_loss"]
-    assert losses == [(1, first["train_loss"]), (100, 30.0)]
-    path = record(tmp_path, ROWS["local"], 1, 80.0)  # evaluated in other rounds, too: same windows
-    scored = [{**first, "round": t, "train_loss": 9.0} for t in (10, 20)]
-    change_rows(path, lambda _: [first, *scored, last])
-    rows = figures("convergence", tmp_path)["convergence"]
-    losses = [(r["round"], r["mean"]) for r in rows if r["measure"] == "train_loss"]
-    assert losses == [(1, first["train_loss"]), (100, (30.0 + (9 + 9 + 1) / 3) / 2)]
-
-
-def convergence(place: Path, rows: tuple[Row, ...]) -> Any:
-    measured, _ = collect(STUDY, rows, [place])
-    return figures_of("convergence", measured)["convergence"]
-
-
-def start_at_nine(path: Path) -> None:
-    """A run whose first evaluation is far below the last."""
-    change_rows(path, lambda rows: [rows[0] | {"accuracy_mean": 9}, rows[1]])
-
-
-def test_convergence_of_many_rows_has_axes_for_scool(tmp_path: Path) -> None:
-    for number, row in enumerate(TABLE1):
-        for seed in (0, 1):
-            start_at_nine(record(tmp_path, row, seed, 60.0 + number))
-    plot = convergence(tmp_path, TABLE1)
-    top, losses, bottom, _ = plot.figure.axes
-    names = [[line.get_label() for line in axes.lines] for axes in (top, bottom)]
-    assert {"Local SGD", "Ditto"} <= set(names[0]) and {"SCooL-SBM", "True graph"} <= set(names[1])
-    (legend,) = plot.figure.legends
-    assert [text.get_text() for text in legend.texts] == names[0] + names[1]
-    assert len({*names[0], *names[1]}) == len(TABLE1)
-    assert not top.collections and losses.get_yscale() == "log"
-    half = (len(TABLE1) - 1) / 2
-    for axes in (top, bottom):  # the same scale, around the last accuracies
-        assert axes.get_ylim()[0] == 60.0 - half and axes.get_ylim()[1] > 59 + len(TABLE1)
-    assert min(r["mean"] for r in plot.rows if r["measure"] == "accuracy_mean") == 9.0
-
-
-def test_convergence_of_few_rows_is_whole_and_has_bands(tmp_path: Path) -> None:
-    rows = ROWS["local"], ROWS["scool-sbm"]
-    for row in rows:
-        for seed in (0, 1):
-            start_at_nine(record(tmp_path, row, seed, 80.0 + seed))
-    left, right = convergence(tmp_path, rows).figure.axes
-    assert left.get_ylim()[0] < 9.0 and left.get_xlim()[0] == 0.0
-    assert len(left.collections) == len(right.collections) == 2
-    (alone, _) = convergence(tmp_path, rows[1:]).figure.axes  # looks the same by itself
-    assert alone.lines[0].get_color() == left.lines[1].get_color() != left.lines[0].get_color()
-
-
-def test_convergence_without_a_finished_run_is_said(tmp_path: Path) -> None:
-    record(tmp_path, ROWS["local"], 0, 80.0, status="diverged")
-    with pytest.raises(RunError, match="no finished run is there"):
-        convergence(tmp_path, TABLE1)
-
-
-def _one(place: Path, row: Row) -> Path:
-    record(place / "other", row, 0, 50.0)
-    return place / "other"
-
-
-def test_heat_maps_of_the_recorded_rounds(tmp_path: Path) -> None:
-    record(tmp_path, ROWS["scool-sbm"], 0, 90.0, graphs=True)
-    rows = figures("graphs", tmp_path)["graphs-scool-sbm"]
-    assert [(r["round"], r["client"], r["from"], r["weight"]) for r in rows] == [
-        (t, c, c, 1.0) for t in (1, 100) for c in range(3)
-    ]
-    (first,) = tmp_path.glob("scool-sbm-0-*/graphs/000000.safetensors")
-    first.unlink()
-    record(tmp_path, ROWS["scool-sbm"], 1, 90.0, graphs=True)  # now the one with most graphs
-    record(tmp_path, ROWS["scool-sbm"], 2, 90.0)
-    measured, _ = collect(STUDY, choose_rows("graphs", "scool-sbm"), [tmp_path])
-    (plot,) = figures_of("graphs", measured).values()
-    assert {(row["seed"], row["round"]) for row in plot.rows} == {(1, 1), (1, 100)}
-    assert plot.figure.get_suptitle() == "SCooL-SBM, seed 1"
-    record(tmp_path, ROWS["scool-attention"], 0, 90.0)
-    measured, _ = collect(STUDY, choose_rows("graphs", "scool-attention"), [tmp_path])
-    with pytest.raises(RunError, match="its records have no graphs/"):
-        figures_of("graphs", measured)
-    for file in tmp_path.glob("scool-sbm-*/graphs/*"):
-        file.write_bytes(b"damaged")
-    measured, _ = collect(STUDY, choose_rows("graphs", "scool-sbm"), [tmp_path])
-    with (
-        pytest.warns(DamageWarning) as said,
-        pytest.raises(RunError, match="its records have no graphs/ that can be read"),
-    ):
-        figures_of("graphs", measured)
-    words = [str(warning.message) for warning in said]
-    for file in tmp_path.glob("scool-sbm-*/graphs/*"):
-        assert any(f"{file} is damaged: it is cut off" in sentence for sentence in words)
-
-
-def test_graph_error_of_the_first_rounds(tmp_path: Path) -> None:
-    for seed in (0, 1):
-        record(tmp_path, ROWS["scool-sbm"], seed, 90.0)
-    rows = figures("graph-error", tmp_path)["graph-error"]
-    found = [(r["method"], r["round"], r["mean"]) for r in rows if r["measure"] == "graph_l1"]
-    assert found == [("SCooL-SBM", 1, 0.5)]  # only rounds that have a line; round 100 is late
-    for path in tmp_path.glob("scool-sbm-*"):
-        some = {"train_loss": 1.0, "bytes": 0, "messages": 0}
-        more = [{"round": 1, **some}, {"round": 2, **some}]
-        change_rows(path, lambda rows, m=more: sorted([*m, *rows], key=lambda row: row["round"]))
-    rows = figures("graph-error", tmp_path)["graph-error"]
-    assert [(r["round"], r["mean"]) for r in rows] == [(1, 0.5), (2, 0.9), (3, 0.8)]
-    measured, _ = collect(STUDY, choose_rows("graph-error"), [tmp_path])
-    plot = figures_of("graph-error", measured)["graph-error"]
-    assert plot.figure.axes[0].collections  # the band of the seeds
-    assert len(plot.figure.axes) == 1  # no groups are known: no panel for the Rand index
-    assert plot.figure.axes[0].get_ylim()[0] == 0.0  # small distances look small
-
-
-def test_budget_over_the_bytes_of_a_client(tmp_path: Path) -> None:
-    for row in choose_rows("budget"):
-        record(tmp_path, row, 0, 50.0)
-    rows = figures("budget", tmp_path)["budget"]
-    assert len(rows) == 16 and {r["percent"] for r in rows} == {2, 5, 8, 10}
-    assert {r["method"] for r in rows} == {"scool-sbm", "scool-attention", "scool-drawn", "dpsgd"}
-    assert rows[0]["bytes_of_a_client"] == 400 and rows[0]["noise"] is None
-    assert rows[0]["bytes_of_a_client_in_the_last_round"] == 200
-    for row in choose_rows("budget", "scool-sbm"):  # one line of four has a second seed
-        record(tmp_path, row, 1, 52.0)
-    rows = figures("budget", tmp_path)["budget"]
-    found = {(r["method"], len(r["seeds"]), r["accuracy"], r["noise"] is None) for r in rows}
-    one = {(method, 1, 50.0, True) for method in ("scool-attention", "scool-drawn", "dpsgd")}
-    assert found == one | {("scool-sbm", 2, 51.0, False)}
-    measured, _ = collect(STUDY, choose_rows("budget"), [tmp_path])
-    (plot,) = figures_of("budget", measured).values()
-    (legend,) = plot.figure.legends
-    assert all(isinstance(handle, Line2D) for handle in legend.legend_handles)  # no error bars
-    (sent,) = {x for line in plot.figure.axes[1].lines[:1] for x in line.get_xdata()}
-    assert sent == pytest.approx(400e-9)  # GB
-
-
-def test_a_line_of_the_budget_has_the_same_seeds_throughout(tmp_path: Path) -> None:
-    """Else it would rise or fall with the luck of the seeds."""
-    for row in choose_rows("budget"):
-        record(tmp_path, row, 0, 50.0)
-    for row in choose_rows("budget", "scool-sbm-10-percent"):
-        record(tmp_path, row, 1, 90.0)
-    rows = [r for r in figures("budget", tmp_path)["budget"] if r["method"] == "scool-sbm"]
-    assert [r["accuracy"] for r in rows] == [50.0] * 4 and all(r["seeds"] == [0] for r in rows)
-
-
-# ---------------------------------------------------------------------- records of this repository
-
-
-@pytest.mark.parametrize("setting", ["noniid", "sbm"])
-@pytest.mark.parametrize("method", ["scool-sbm", "scool-attention"])
-def test_records_of_a_gpu_machine_are_read(tmp_path: Path, setting: Any, method: str) -> None:
-    """They were written by a version that had fewer options."""
-    (folder,) = restored(tmp_path, "2026-11-15-cifar10-core")
-    study = Study(setting=setting)
-    found, _ = summaries(folder, TABLE1, study)
-    assert list(found) == ["scool-sbm", "scool-attention"]
-    header = json.loads((folder / f"{method}-{setting}" / "run.json").read_text())
-    assert found[method]["accuracy"] == pytest.approx(header["result"]["accuracy_mean"])
-    assert found[method]["seeds"] == [0] and found[method]["verdict"] == "one seed"
-
-
-def test_ten_percent_in_the_sbm_setting_belongs_to_the_budget(tmp_path: Path) -> None:
-    (folder,) = restored(tmp_path, "2026-11-15-cifar10-core")
-    found, _ = summaries(folder, choose_rows("budget"), Study(setting="sbm"))
-    assert list(found) == ["scool-sbm-10-percent", "scool-attention-10-percent"]
-    assert found["scool-sbm-10-percent"]["accuracy"] == pytest.approx(88.4, abs=0.01)
-
-
-PLACE = r"<!-- begin (\S+) (\S+)-(\w+) from (.+?) -->\n\n(.*?)\n\n<!-- end \1 \2-\3 -->"
-PLACES = [
-    found
-    for page in ("reproduction.md", "ablations.md")
-    for found in re.findall(PLACE, (ROOT / "docs" / page).read_text(), re.DOTALL)
-]
-
-
-def test_the_pages_have_tables() -> None:
-    pages = [(ROOT / "docs" / page).read_text() for page in ("reproduction.md", "ablations.md")]
-    assert len(PLACES) == sum(page.count("<!-- begin ") for page in pages) == 10
-
-
-_once = cache(find_records)
-
-
-@pytest.fixture(scope="session")
-def benchmarks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The raw runs that the pages are made from, where the commands on the pages expect them."""
-    root = tmp_path_factory.mktemp("records")
-    folders = {Path(folder) for *_, places, _ in PLACES for folder in places.split()}
-    for study in find_studies(BENCHMARKS):
-        place = study.relative_to(ROOT)
-        if folders & {place, *place.parents}:
-            restored(root / "benchmarks", str(study.relative_to(BENCHMARKS)))
-    yield root
-    shutil.rmtree(root)  # 75 MB
-
-
-@pytest.fixture
-def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The records of this repository are some hundred runs, and do not change meanwhile."""
-
-    def again(folders: list[Path]) -> Any:
-        records, notes = _once(tuple(folders))
-        return records, list(notes)
-
-    monkeypatch.setattr(reproduced, "find_records", again)
-
-
-@pytest.mark.usefixtures("read_once")
-@pytest.mark.parametrize(
-    ("target", "dataset", "setting", "folders", "text"), PLACES, ids=lambda v: v[:20]
-)
-def test_the_numbers_of_the_pages_are_those_of_the_records(
-    benchmarks: Path, target: str, dataset: str, setting: Any, folders: str, text: str
-) -> None:
-    """If this fails: the commands are at the end of docs/reproduction.md"""
-    study = Study(dataset, setting)
-    places = [benchmarks / folder for folder in folders.split()]
-    measured, _ = collect(study, choose_rows(target), places)
-    shown, _ = without_shortened(measured, study)
-    assert text == family_tables([summarise_row(m, study, measured) for m in shown])

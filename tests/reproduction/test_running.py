@@ -18,12 +18,11 @@ from scool.errors import ConfigError, RunError
 from scool.recording.folder import RunFolder
 from scool.recording.writer import RunWriter
 from scool.reproduction import running
-from scool.reproduction.ablations import ABLATIONS
 from scool.reproduction.light_records import thin, tidy
 from scool.reproduction.matching import conflicts
 from scool.reproduction.paper import DATASETS, SETTINGS, Reported, Setting, reported
 from scool.reproduction.plan import TARGETS, Job, Study, choose_rows, jobs_of
-from scool.reproduction.rows import BUDGET, TABLE1, Row
+from scool.reproduction.rows import ABLATIONS, BUDGET, TABLE1, Row
 from scool.reproduction.running import TimeLeft, run_jobs, state_of
 from scool.run.loop import Interrupted
 from scool.run.migrations import modern

@@ -28,9 +28,8 @@ from scool.errors import RunError
 from scool.recording.disk import write_bytes
 from scool.recording.folder import RunFolder, make_folder
 from scool.reproduction.light_records import GRAPH_ERROR, thin
-from scool.reproduction.measured import Measured
+from scool.reproduction.measured import Measured, mean, noise
 from scool.reproduction.rows import BUDGET, BUDGETS, TABLE1
-from scool.reproduction.seed_noise import mean, noise
 from scool.run.progress import EARLY
 
 

@@ -1,11 +1,13 @@
-"""Whether a record is a run of some configuration, also where another version wrote it."""
+"""The options of a run: what tables say of them, and whether a record is a run of some
+configuration, also where another version wrote it."""
 
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from scool.columns import flatten_options
-from scool.run.config import Settings
+from scool.reproduction.rows import Row
+from scool.run.config import RunConfig, Settings
 from scool.run.migrations import modern
 from scool.run.options import as_dict, neutral
 from scool.run.recipes import METHODS
@@ -57,3 +59,24 @@ def _defaults(method: str) -> dict[str, Any]:
     """What a run did before an option was there: not what the method of that name sets now."""
     plain = {"algorithm": neutral(METHODS[method][1]), "settings": as_dict(Settings())}
     return row_options(plain)
+
+
+def stated_options(config: RunConfig, row: Row) -> dict[str, Any]:
+    """What a table must say of a run: SGD, what the row is about, and all that departs from the
+    method's own defaults."""
+    mine = flatten_options(as_dict(config.algorithm))
+    plain = flatten_options(as_dict(METHODS[config.method][1]))
+    sgd = config.algorithm.sgd
+    work = {"steps": sgd.steps} if sgd.steps else {"epochs": sgd.epochs}
+    stated: dict[str, Any] = {"lr": sgd.lr, "batch_size": sgd.batch_size, **work}
+    stated["weight_decay"] = sgd.weight_decay
+    for name, value in mine.items():
+        short = name.rpartition(".")[2]
+        if (plain.get(name) != value or short in row.options) and short not in stated:
+            stated[short] = value
+    stated |= {name: value for name, value in config.settings.between.items() if value}
+    stated["model"] = config.settings.model.model
+    if config.settings.model.relu_logits:
+        stated["relu_logits"] = True
+    stated["augment"] = config.settings.data.augment
+    return stated

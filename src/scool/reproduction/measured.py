@@ -1,22 +1,23 @@
 """From run folders to the rows of a table: which run belongs where, and what it amounts to."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
-from scool.columns import flatten_options, shown
+from scipy.special import stdtrit
+
+from scool.columns import shown
 from scool.display.records import RunRecord, read_run
 from scool.display.series import figures
 from scool.errors import RunError
 from scool.reproduction import paper
-from scool.reproduction.matching import differing, row_options
+from scool.reproduction.matching import differing, row_options, stated_options
 from scool.reproduction.plan import Study
 from scool.reproduction.rows import Row
-from scool.reproduction.seed_noise import mean, noise, sample_std, verdict
 from scool.run.config import RunConfig
-from scool.run.options import as_dict
-from scool.run.recipes import METHODS
 
 UNMASKED = "unmasked_accuracy_mean"
 SAME_RUN = "the same run"
@@ -209,7 +210,7 @@ def summarise_row(measured: Measured, study: Study, all_rows: Sequence[Measured]
         "protocol_samples": paper.SAMPLES,
         "accuracy": mean(values),
         "std_clients": numbers.get("std"),
-        "std_seeds": sample_std(values),
+        "std_seeds": stdev(values) if len(values) > 1 else None,
         "unmasked": mean([e[UNMASKED] for e in both]),
         "unmasked_change": mean([e[UNMASKED] - e["accuracy_mean"] for e in both]),
         "unmasked_seeds": len(both),
@@ -274,22 +275,25 @@ def _against(measured: Measured, all_rows: Sequence[Measured]) -> dict[str, Any]
     }
 
 
-def stated_options(config: RunConfig, row: Row) -> dict[str, Any]:
-    """What a table must say of a run: SGD, what the row is about, and all that departs from the
-    method's own defaults."""
-    mine = flatten_options(as_dict(config.algorithm))
-    plain = flatten_options(as_dict(METHODS[config.method][1]))
-    sgd = config.algorithm.sgd
-    work = {"steps": sgd.steps} if sgd.steps else {"epochs": sgd.epochs}
-    stated: dict[str, Any] = {"lr": sgd.lr, "batch_size": sgd.batch_size, **work}
-    stated["weight_decay"] = sgd.weight_decay
-    for name, value in mine.items():
-        short = name.rpartition(".")[2]
-        if (plain.get(name) != value or short in row.options) and short not in stated:
-            stated[short] = value
-    stated |= {name: value for name, value in config.settings.between.items() if value}
-    stated["model"] = config.settings.model.model
-    if config.settings.model.relu_logits:
-        stated["relu_logits"] = True
-    stated["augment"] = config.settings.data.augment
-    return stated
+def mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def noise(values: Sequence[float], others: int | None = None) -> float | None:
+    """Half the width of the 95 % interval (Student's t) of a mean over seeds; None for fewer than
+    two. With `others` the mean is compared with another over so many seeds of equal spread.
+
+    >>> round(noise([1.0, 2.0, 3.0]), 2)
+    2.48
+    """
+    if len(values) < 2:
+        return None
+    share = 1 / len(values) + (1 / others if others else 0)
+    return float(stdtrit(len(values) - 1, 0.975)) * stdev(values) * math.sqrt(share)
+
+
+def verdict(difference: float | None, margin: float | None) -> str:
+    """What a difference is worth: empty where it is beyond the noise of the seeds."""
+    if difference is None or margin is None:
+        return "" if difference is None else "one seed"
+    return "within seed noise" if abs(difference) <= margin else ""

@@ -9,10 +9,9 @@ import torch
 
 from scool.data.catalogue import DataConfig
 from scool.errors import require, unknown
-from scool.reproduction.ablations import ABLATIONS
 from scool.reproduction.matching import row_options
 from scool.reproduction.paper import CLIENTS, DATASETS, SETTINGS, Setting
-from scool.reproduction.rows import BUDGET, GRAPHS, TABLE1, Row
+from scool.reproduction.rows import ABLATIONS, BUDGET, GRAPHS, TABLE1, Row
 from scool.run.config import RunConfig, default_run
 from scool.run.options import with_options
 
