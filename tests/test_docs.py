@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 import scool
-from scool.run.recipes import METHODS
+from scool.algorithms import METHODS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [

@@ -27,8 +27,8 @@ from scool.priors import MMSBM, SBM, Attention, Dirac
 from scool.run.graph import Graph
 from scool.run.load import load_model
 from scool.run.loop import fit
+from scool.run.options import RunSettings
 from scool.run.result import Result
-from scool.run.settings import RunSettings
 from scool.version import __version__ as __version__
 
 __all__ = [

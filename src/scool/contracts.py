@@ -135,6 +135,11 @@ class Engine(Protocol):
     """
 
     @property
+    def offers(self) -> frozenset[str]:
+        """The verbs that it carries out; `prepare` refuses a method that uses others."""
+        ...
+
+    @property
     def num_clients(self) -> int: ...
     @property
     def owned(self) -> Tensor:
@@ -317,6 +322,13 @@ class Engine(Protocol):
     def quarantine(self, reasons: Mapping[int, Reason]) -> None:
         """Leave these clients out from now on, e.g. those that a checkpoint names."""
         ...
+
+
+VERBS = frozenset(
+    "train train_at products weighted_sums mix fetch cross_loss peer_loss cross_gradient gradient "
+    "squared_distances inner measure judge gather total".split()
+)
+"""All verbs that a method may use."""
 
 
 class Method(Generic[S]):

@@ -16,8 +16,8 @@ from scool.health import broke_in
 from scool.learning.local_sgd import LocalSGD
 from scool.priors import SBM
 from scool.recording.folder import RunFolder
+from scool.run.identity import older_names
 from scool.run.loop import fit
-from scool.run.migrations import older_names
 from toys import (
     assert_trees_close,
     assert_trees_equal,

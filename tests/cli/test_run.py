@@ -11,11 +11,11 @@ import pytest
 from torch import Tensor
 
 from commands import KEYS, SMALL, lines
+from scool.algorithms import METHODS
 from scool.cli.main import dispatch
 from scool.data.catalogue import DataConfig
 from scool.errors import ConfigError, RunError
 from scool.run.config import default_run
-from scool.run.recipes import METHODS
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from commands import code_of
+from scool.algorithms import METHODS
 from scool.cli.main import dispatch
-from scool.run.recipes import METHODS
 
 SMALL = ["--clients", "6", "--groups", "2", "--rounds", "2", "--device", "cpu"]
 TUNE = ["tune", "--methods", "local,scool-sbm", "--lr", "0.05,0.2", "--set", "epochs=1", *SMALL]

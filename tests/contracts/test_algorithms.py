@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from records import killed_after
+from scool.algorithms import METHODS
 from scool.contracts import Engine
 from scool.data.catalogue import DataConfig
 from scool.data.federation import Federation
@@ -21,7 +22,6 @@ from scool.run.config import default_run
 from scool.run.loop import fit
 from scool.run.options import with_options
 from scool.run.prepare import prepare_data
-from scool.run.recipes import METHODS
 from scool.run.round_row import describe_round
 from toys import (
     assert_trees_equal,

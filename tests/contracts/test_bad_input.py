@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scool.algorithms import METHODS
 from scool.cli.main import main
 from scool.run.options import option_names
-from scool.run.recipes import METHODS
 
 SMALL = ["--clients", "6", "--groups", "2", "--rounds", "1", "--epochs", "1", "--device", "cpu"]
 

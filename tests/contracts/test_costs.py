@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from scool.algorithms import METHODS
 from scool.algorithms.shared.parts import only, split_names
 from scool.data.catalogue import DataConfig
 from scool.graph.edges import as_matrix
@@ -20,7 +21,6 @@ from scool.learning.local_sgd import LocalSGD, plan_batches
 from scool.run.config import default_run
 from scool.run.options import option_names, with_options
 from scool.run.prepare import prepare_data
-from scool.run.recipes import METHODS
 from scool.types import Params
 from toys import classification, poisoned, start
 

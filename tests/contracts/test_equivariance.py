@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from scool.algorithms import METHODS
 from scool.data.catalogue import DataConfig
 from scool.data.federation import Federation, Split
 from scool.graph.edges import as_matrix
 from scool.run.config import default_run
 from scool.run.options import option_names, with_options
 from scool.run.prepare import prepare_data
-from scool.run.recipes import METHODS
 from toys import classification, start
 
 SIZES = (5, 7, 8, 6, 9)

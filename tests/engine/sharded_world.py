@@ -16,6 +16,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from scool.algorithms import METHODS
 from scool.contracts import Engine
 from scool.data.catalogue import DataConfig
 from scool.engine.ranks.group import Ranks, join_group, leave_group
@@ -27,7 +28,6 @@ from scool.models import parameters_of
 from scool.run.config import default_run
 from scool.run.options import with_options
 from scool.run.prepare import prepare_data
-from scool.run.recipes import METHODS
 from toys import classification, overflowing, poisoned, regression, tanh_net
 
 SIZES = (5, 3, 8, 6, 4, 7, 5)  # seven clients: 2, 3 and 4 ranks hold unequal numbers

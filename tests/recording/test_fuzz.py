@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from recording.fuzz import HARMS, RUNNING_FILES, Case, Fuzz, judge_running, run_cases, run_running
+from recording.fuzz import RUNNING_FILES, Case, Fuzz, judge_running, run_cases, run_running
+from recording.harms import HARMS
 from scool.recording import lines
 from scool.recording.lines import open_line
 

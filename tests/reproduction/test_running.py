@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from records import change_header
+from scool.algorithms import METHODS
 from scool.contracts import Recorder
 from scool.data import catalogue
 from scool.errors import ConfigError, RunError
@@ -24,10 +25,9 @@ from scool.reproduction.paper import DATASETS, SETTINGS, Reported, Setting, repo
 from scool.reproduction.plan import TARGETS, Job, Study, choose_rows, jobs_of
 from scool.reproduction.rows import ABLATIONS, BUDGET, TABLE1, Row
 from scool.reproduction.running import TimeLeft, run_jobs, state_of
+from scool.run.identity import modern
 from scool.run.loop import Interrupted
-from scool.run.migrations import modern
 from scool.run.progress import LONG
-from scool.run.recipes import METHODS
 from scool.sweep.runner import claim_run
 from tiny_images import write_cifar10
 

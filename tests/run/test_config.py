@@ -12,18 +12,17 @@ import pytest
 import torch
 
 import scool
-from scool.algorithms import SCooL
+from scool.algorithms import METHODS, SCooL
 from scool.data.catalogue import DataConfig
 from scool.errors import ConfigError, RunError
 from scool.learning.local_sgd import LocalSGD
 from scool.priors import SBM, Dirac
 from scool.recording.folder import RunFolder
 from scool.recording.seals import parse_header
-from scool.run.config import RunConfig, Settings, config_of, default_run
+from scool.run.config import RunConfig, Settings, config_of, default_run, recipe
+from scool.run.identity import GONE
 from scool.run.loop import fit
-from scool.run.migrations import GONE
 from scool.run.options import as_dict, option_names, with_options
-from scool.run.recipes import METHODS, recipe
 from scool.run.round_row import describe_round
 from scool.sweep.compare import Comparison
 from study_records import BENCHMARKS, headers

@@ -7,11 +7,12 @@ from typing import Any, get_type_hints
 import pytest
 
 import scool
-from scool.contracts import Method
+from scool.contracts import VERBS, Method
+from scool.engine.local import LocalEngine
 from scool.errors import ConfigError
 from scool.run.checks import as_method
 from scool.run.config import Settings
-from scool.run.settings import Changes, RunSettings
+from scool.run.options import Changes, RunSettings
 from toys import classification
 
 METHOD = scool.LocalOnly()
@@ -69,3 +70,12 @@ def test_a_class_of_ones_own_is_a_method_with_what_it_declares() -> None:
     assert (method.validation, method.meets, method.averages) == (0.25, "server", True)
     with pytest.warns(UserWarning, match="1 rounds are few"):
         scool.fit(classification(), "linear", own, rounds=1, device="cpu", model_average=0.5)
+
+
+def test_a_method_is_refused_by_the_verbs_that_the_engine_lacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(LocalEngine, "offers", VERBS - {"cross_loss"})
+    assert scool.fit(classification(), "linear", METHOD, rounds=1).rounds == 1
+    with pytest.raises(ConfigError, match=r"SCooL is not possible here: .* uses cross_loss, which"):
+        scool.fit(classification(), "linear", scool.SCooL(), rounds=1)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from scool.algorithms import METHODS
 from scool.data.catalogue import DataConfig, load
 from scool.display.tables import comparison_table
 from scool.errors import ConfigError, QuarantineError, RunError
 from scool.learning.local_sgd import LocalSGD
 from scool.models import ModelConfig
 from scool.run.config import Settings, execute
-from scool.run.recipes import METHODS
 from scool.run.result import Result
 from scool.sweep import runner
 from scool.sweep.compare import (

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scool.algorithms import METHODS
 from scool.cli.arguments import Recorded, Shown, configure, peek, read_toml
 from scool.cli.ranks import goes_on, leading
 from scool.data.catalogue import DataConfig
@@ -22,7 +23,6 @@ from scool.learning.local_sgd import LocalSGD
 from scool.recording.disk import write_bytes
 from scool.run.config import Settings, default_run
 from scool.run.options import as_dict, option_names
-from scool.run.recipes import METHODS
 from scool.run.result import Result
 from scool.sweep.compare import (
     Comparison,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scool.algorithms import AnyAlgorithm, LocalOnly
+from scool.algorithms import METHODS, AnyAlgorithm, LocalOnly
 from scool.cli.arguments import Recorded, Shown, configure, peek, read_toml
 from scool.cli.ranks import goes_on, leading
 from scool.contracts import Recorder
@@ -14,7 +14,6 @@ from scool.display.live import Console
 from scool.display.tables import comparison_table
 from scool.errors import ConfigError, nearest
 from scool.run.config import RunConfig, Settings, default_run, execute
-from scool.run.recipes import METHODS
 
 
 @dataclass(frozen=True)

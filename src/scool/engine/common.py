@@ -9,7 +9,7 @@ from typing import Self, cast
 import torch
 from torch import Tensor
 
-from scool.contracts import MatrixT, Products, Split, Trained, Updates
+from scool.contracts import VERBS, MatrixT, Products, Split, Trained, Updates
 from scool.data.federation import Federation
 from scool.engine.counted import count_cross, count_fetch, count_peers, count_train_at
 from scool.engine.cross import check_draw
@@ -35,6 +35,7 @@ Compare = Callable[[Tensor, Tensor], Tensor]
 class CommonVerbs(ABC):
     """See `contracts.Engine` for what each verb promises."""
 
+    offers = VERBS
     federation: Federation
     num_clients: int
     ledger: Ledger

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from scool.algorithms import METHODS
 from scool.columns import flatten_options
 from scool.reproduction.rows import Row
 from scool.run.config import RunConfig, Settings
-from scool.run.migrations import modern
+from scool.run.identity import modern
 from scool.run.options import as_dict, neutral
-from scool.run.recipes import METHODS
 
 # These decide where, how fast and how long a run goes, or which seed it is; not which row it is.
 _NOT_THE_ROW = (

@@ -1,10 +1,12 @@
-"""One run: rounds of one method on one federation, recorded, resumable."""
+"""One run: rounds of one method on one federation, recorded, resumable, stopped by a person."""
 
+import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, final
 
 import torch
 from torch import Tensor
@@ -12,14 +14,70 @@ from torch import Tensor
 from scool.contracts import Method, OwnMethod, Recorder
 from scool.data.federation import Federation
 from scool.engine.memory import fitting_threads, memory_used
+from scool.engine.processes import Processes
 from scool.errors import RankLost, RunError, ScoolError
 from scool.evaluation.accuracy import evaluate
-from scool.run.checks import as_method, checked_step
+from scool.graph.edges import Edges, Matrix
+from scool.run.checks import as_method, as_mixed, check_anybody, checked_step, warn_quarantined
+from scool.run.options import Changes, RunSettings, with_changes
 from scool.run.prepare import Model, Order, Run, prepare
-from scool.run.quarantine import as_mixed, check_anybody, warn_quarantined
 from scool.run.result import Result
 from scool.run.round_row import describe_round
-from scool.run.settings import Changes, RunSettings, with_changes
+
+
+@final
+class Stop:
+    """Whether somebody wants the run to stop, and whether all ranks know."""
+
+    def __init__(self, ranks: Processes) -> None:
+        self.ranks = ranks
+        self.is_asked = False
+        self.is_agreed = ranks.size == 1  # one process agrees with itself at any moment
+
+    def ask(self, number: int, frame: object) -> None:
+        """A signal: the first asks for the end of the round, the second does not wait for it."""
+        if self.is_asked:
+            raise KeyboardInterrupt
+        self.is_asked = True
+
+    def agree(self, graph: Matrix | float) -> None:
+        """At the end of a round: make sure that all ranks hold the same graph.
+
+        Raises:
+            RunError: the graphs differ, so that nobody would know what to send to whom.
+        """
+        if self.ranks.size > 1:
+            self.ranks.agree("graph", _checksum(graph))
+
+    def check(self) -> None:
+        """At the end of a round: stop together.
+
+        Raises:
+            KeyboardInterrupt: on every rank alike.
+        """
+        if self.ranks.size > 1 and any(self.ranks.share(self.is_asked)):
+            self.is_agreed = True
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Ctrl-C and a scheduler's stop end a run of several ranks after the round they come in."""
+        is_main = threading.current_thread() is threading.main_thread()
+        listens = is_main and self.ranks.is_first and self.ranks.size > 1
+        numbers = (signal.SIGINT, signal.SIGTERM) if listens else ()
+        before = {number: signal.signal(number, self.ask) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _checksum(graph: Matrix | float) -> int:
+    """Of the bits of all weights."""
+    if isinstance(graph, Edges):
+        return int((graph.values.double().view(torch.int64) * (graph.keys + 1)).sum())
+    return int(torch.as_tensor(graph).double().contiguous().view(torch.int64).sum())
 
 
 class Interrupted(RunError):
@@ -77,14 +135,15 @@ def fit(
     about = Order(with_changes(settings, changes), out, resume, recorders, method, config)
     with ExitStack() as held:
         run = prepare(federation, model, as_method(algorithm), about, held)
-        with _ended_well(run):
-            _loop(run)
+        stop = Stop(run.progress.ranks)
+        with _ended_well(run, stop):
+            _loop(run, stop)
         return _finish(run)
 
 
-def _loop(run: Run) -> None:
+def _loop(run: Run, stop: Stop) -> None:
     """Rounds, until all are done: one step of the method, its scores, its records."""
-    settings, engine, progress, stop = run.settings, run.engine, run.progress, run.stop
+    settings, engine, progress = run.settings, run.engine, run.progress
     with fitting_threads(run.module, len(engine.owned)), stop.listening():
         while progress.done < settings.rounds:
             t, began = progress.done, time.perf_counter()
@@ -111,15 +170,15 @@ def _loop(run: Run) -> None:
 
 
 @contextmanager
-def _ended_well(run: Run) -> Iterator[None]:
+def _ended_well(run: Run, stop: Stop) -> Iterator[None]:
     """A stop by a person saves the state; a failure is written down."""
     progress, writer = run.progress, run.progress.writer
     try:
         yield
     except RankLost:
-        raise  # see `telling_what_is_saved`
+        raise  # said by `prepare`
     except KeyboardInterrupt:
-        if writer is None or not run.stop.is_agreed:
+        if writer is None or not stop.is_agreed:
             raise
         progress.save(run.engine)
         done = progress.done

@@ -4,8 +4,8 @@ import platform
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from scool.data.federation import Federation
 from scool.engine.local import LocalEngine
 from scool.engine.memory import memory_at_start
 from scool.engine.processes import Processes, announce, processes
-from scool.errors import check_kind, require
+from scool.errors import RankLost, ScoolError, check_kind, require
 from scool.evaluation.metrics import Metric, chosen_metrics
 from scool.models import (
     ModelConfig,
@@ -34,13 +34,12 @@ from scool.recording.clients import clients_file
 from scool.recording.models import FIXED
 from scool.recording.seals import FORMAT, identity_seal
 from scool.recording.writer import RecordKeeper, RunWriter
-from scool.run.checks import checked_model, remarks
-from scool.run.options import as_dict
-from scool.run.progress import Progress, identity_of, open_run, telling_what_is_saved
-from scool.run.quarantine import check_test
-from scool.run.settings import RunSettings
-from scool.run.stopping import Stop
+from scool.run.checks import check_test, check_verbs, checked_model, remarks
+from scool.run.identity import identity_of
+from scool.run.options import RunSettings, as_dict
+from scool.run.progress import Progress, open_run
 from scool.types import Params
+from scool.version import __version__, source_commit
 
 Model = nn.Module | str | ModelConfig | Callable[[], nn.Module]
 
@@ -80,7 +79,6 @@ class Run:
     header: Mapping[str, Any]
     progress: Progress
     recorders: Sequence[Recorder]  # none on other ranks than the first
-    stop: Stop
     bytes_at_start: int
     metrics: Sequence[Metric]  # besides the score
 
@@ -127,18 +125,21 @@ def prepare(
     engine = _engine(federation, module, settings, ranks)
     check_test(federation, settings.strict, ranks.is_first)
     method = with_between(method, settings.slow_momentum, settings.model_average)
+    check_verbs(method, engine)
     fixed = {} if order.out is None else fixed_tensors(module)
     identity = identity_of(method, federation, settings.seed, theta0, fixed)
     header = _header(order, method, engine.device, model_options(model), identity)
     header["hardware"]["ranks"] = ranks.size
+    if order.out is not None and ranks.is_first:
+        header["versions"]["commit"] = source_commit()
     ranks.agree("method, data or first model", identity)
     progress = open_run(order.out, order.resume, header, engine, ranks, method, theta0, held)
-    held.enter_context(telling_what_is_saved(progress))
+    held.enter_context(_telling_what_is_saved(progress))
     if writer := progress.writer:
         ranks.first(lambda: _describe(writer, federation, fixed))
     recorders = order.recorders if ranks.is_first else ()
     _start(recorders, progress, header)
-    used, stop = memory_at_start(engine.device), Stop(ranks)
+    used = memory_at_start(engine.device)
     return Run(
         settings,
         method,
@@ -148,10 +149,25 @@ def prepare(
         header,
         progress,
         recorders,
-        stop,
         used,
         metrics,
     )
+
+
+@contextmanager
+def _telling_what_is_saved(progress: Progress) -> Iterator[None]:
+    """Where another rank is lost, at whatever moment, the first rank says how to go on."""
+    try:
+        yield
+    except RankLost as error:
+        writer = progress.writer
+        if writer is None or not progress.ranks.is_first:
+            raise
+        with suppress(ScoolError):
+            writer.flush()
+        saved = f"round {progress.saved}" if progress.saved else "the start"
+        saved += f" is saved, `scool resume {writer.path}` goes on from there"
+        raise RankLost(f"{error}; {saved}, with any number of ranks") from error
 
 
 def _engine(
@@ -197,8 +213,6 @@ def _header(
     identity: dict[str, Any],
 ) -> dict[str, Any]:
     """What `run.json` says about a run: enough to repeat it and to judge its numbers."""
-    from scool.version import __version__
-
     is_cuda = device.type == "cuda"
     return {
         "format": FORMAT,

@@ -1,32 +1,26 @@
 """How far a run has come: its state, its records, and taking them up again."""
 
-import hashlib
-import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, is_dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from scool.algorithms.between_rounds import between_of
 from scool.contracts import Engine, Method
-from scool.data.federation import Federation
 from scool.engine.processes import Processes
-from scool.errors import RankLost, RunError, ScoolError
+from scool.errors import RunError
 from scool.graph.edges import Edges, Matrix
 from scool.health import Reason
 from scool.recording.checkpoint import HOLDER, Checkpoint, flatten, part_name, unflatten
 from scool.recording.disk import writing
 from scool.recording.folder import METRICS, TIMING, RunFolder, check_free, graph_name, make_folder
-from scool.recording.source import source_commit
 from scool.recording.writer import RunWriter
-from scool.run.migrations import modern, modern_state, older_names
-from scool.run.options import as_dict, neutral
+from scool.run.identity import check_same, modern_state, older_names
 from scool.types import Info, Params
 
 LONG = 1000  # rounds above which not every graph is kept, and not every row of a light record
@@ -161,7 +155,7 @@ def open_run(
         writer = None if out is None else _begin(Path(out), header, ranks, held)
         return Progress(state, engine.active, writer, header["rounds"], ranks, stacked)
     folder = RunFolder(Path(out))
-    ranks.first(lambda: _check_same(RunFolder.open(folder.path), header, algorithm))
+    ranks.first(lambda: check_same(RunFolder.open(folder.path), header, algorithm))
     ranks.first(lambda: held.enter_context(writing(folder.path)))
     checkpoint = _last_whole(folder, engine, ranks, stacked)
     done = checkpoint.rounds if checkpoint else 0
@@ -187,22 +181,6 @@ def open_run(
     )
 
 
-@contextmanager
-def telling_what_is_saved(progress: Progress) -> Iterator[None]:
-    """Where another rank is lost, at whatever moment, the first rank says how to go on."""
-    try:
-        yield
-    except RankLost as error:
-        writer = progress.writer
-        if writer is None or not progress.ranks.is_first:
-            raise
-        with suppress(ScoolError):
-            writer.flush()
-        saved = f"round {progress.saved}" if progress.saved else "the start"
-        saved += f" is saved, `scool resume {writer.path}` goes on from there"
-        raise RankLost(f"{error}; {saved}, with any number of ranks") from error
-
-
 def _kept_graphs(folder: RunFolder, writer: RunWriter) -> dict[int, Matrix]:
     """The recorded graphs that are whole."""
     rounds = [t for t in folder.graph_files() if writer.has(graph_name(t))]
@@ -215,22 +193,15 @@ def _begin(path: Path, header: Mapping[str, Any], ranks: Processes, held: ExitSt
         make_folder(path)
         held.enter_context(writing(path))
         # looks again: somebody may have come
-        return RunWriter.create(path, {**header, "versions": _versions(header)})
+        return RunWriter.create(path, header)
 
     writer = ranks.first(work) or RunWriter(path, header)
     held.callback(writer.close)
     return writer
 
 
-def _versions(header: Mapping[str, Any]) -> dict[str, Any]:
-    return {**header["versions"], "commit": source_commit()}
-
-
 def _last_whole(
-    folder: RunFolder,
-    engine: Engine,
-    ranks: Processes,
-    stacked: frozenset[str],
+    folder: RunFolder, engine: Engine, ranks: Processes, stacked: frozenset[str]
 ) -> Checkpoint | None:
     """Where to go on: the newest checkpoint that is whole for all ranks, and whose rounds all have
     their line in `metrics.jsonl`. Says what is passed over. None: from the start.
@@ -262,12 +233,7 @@ def _last_whole(
     return _from_the_start(folder, problems)
 
 
-def _load(
-    folder: RunFolder,
-    rounds: int,
-    engine: Engine,
-    stacked: frozenset[str],
-) -> Checkpoint:
+def _load(folder: RunFolder, rounds: int, engine: Engine, stacked: frozenset[str]) -> Checkpoint:
     """A checkpoint with the rows of the clients that this rank held then, and holds from now on."""
     if not engine.layout():
         return folder.load_checkpoint(rounds)
@@ -302,7 +268,7 @@ def _take_up(
         changes: dict[str, Any] = {"reason": None} if before.get("reason") else {}  # of a failure
         resumed: list[Any] = before.get("resumed") or []
         last = resumed[-1]["versions"] if resumed else before.get("versions")
-        if (now := _versions(header)) != last:
+        if (now := header["versions"]) != last:
             changes["resumed"] = [*resumed, {"after_round": done, "versions": now}]
         changes |= {"status": "running", "rounds": header["rounds"]}
         return RunWriter.take_up(folder, done, **changes)
@@ -329,86 +295,3 @@ def _reasons(folder: RunFolder, done: int, active: Tensor) -> dict[int, Reason]:
     row = next((row for row in folder.rows() if row["round"] == done - 1), {"quarantined": {}})
     out = (~active).nonzero()[:, 0].tolist()
     return {client: Reason.read(row["quarantined"].get(str(client), "before")) for client in out}
-
-
-def _check_same(folder: RunFolder, header: Mapping[str, Any], algorithm: Method[Any]) -> None:
-    """Refuse to continue a run with another method, other data or another seed.
-
-    Raises:
-        RunError: names what differs.
-    """
-    before, now = folder.header, header["identity"]
-    nothing = dict.fromkeys(now["between_rounds"], 0.0)
-    plain = {"algorithm": _as_json(neutral(algorithm.plain)), "between_rounds": nothing}
-    for name, value in modern(before.get("identity") or {}).items():
-        if name not in now:
-            raise RunError(f"{folder.path} was made by another version of scool: it knows {name!r}")
-        if not _agree(value, now[name], plain.get(name, {})):
-            raise RunError(
-                f"{folder.path} was made with another {_WORDS.get(name, name)}: "
-                "continue it with what it was started with, or choose another out"
-            )
-    if (before.get("rounds_done") or 0) > header["rounds"]:
-        raise RunError(
-            f"rounds = {header['rounds']} is not possible: {folder.path} has done "
-            f"{before['rounds_done']} already. Give as many or more"
-        )
-
-
-_WORDS = {"digest": "data or model", "fixed": "model (its frozen parameters or buffers differ)"}
-
-
-def _agree(before: Any, now: Any, plain: Any) -> bool:
-    """Equal in all options: one that is newer than the run had its default then."""
-    if not (isinstance(before, Mapping) and isinstance(now, Mapping)):
-        return before == now
-    if not before.keys() <= now.keys():
-        return False
-    then = {name: before.get(name, plain.get(name, value)) for name, value in now.items()}
-    return all(_agree(then[name], value, plain.get(name, {})) for name, value in now.items())
-
-
-def identity_of(
-    method: Method[Any], federation: Federation, seed: int, theta0: Params, fixed: Params
-) -> dict[str, Any]:
-    """What must be the same for a run to be continued: method, data, seed and kind of model."""
-    digest = hashlib.sha256(str([(name, tuple(p.shape)) for name, p in theta0.items()]).encode())
-    tensors = [federation.classes]
-    for split in (federation.train, federation.test):
-        some = split.x.flatten()[:: 1 + split.x.numel() // 4096]
-        tensors += [split.index, split.mask, split.y, some]
-    for t in tensors:
-        _add_to(digest, t)
-    return {
-        "algorithm": {"name": type(method.plain).__name__, **_options(method.plain)},
-        "federation": federation.name,
-        "clients": federation.num_clients,
-        "seed": seed,
-        "digest": digest.hexdigest()[:32],
-        "fixed": _digest_of(fixed),
-        "between_rounds": dict(between_of(method)),
-    }
-
-
-def _digest_of(tensors: Params) -> str:
-    """Of names, shapes and numbers; empty where there are none."""
-    digest = hashlib.sha256()
-    for name, t in sorted(tensors.items()):
-        digest.update(name.encode())
-        _add_to(digest, t)
-    return digest.hexdigest()[:32] if tensors else ""
-
-
-def _add_to(digest: Any, t: Tensor) -> None:
-    digest.update(f"{t.dtype}{tuple(t.shape)}".encode())
-    digest.update(t.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-
-
-def _options(algorithm: Any) -> dict[str, Any]:
-    """The options of a method as JSON holds them; one's own class may have others, by type."""
-    options = as_dict(algorithm) if is_dataclass(algorithm) else {}
-    return _as_json(options)
-
-
-def _as_json(options: dict[str, Any]) -> dict[str, Any]:
-    return json.loads(json.dumps(options, default=lambda value: type(value).__name__))

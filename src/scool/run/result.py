@@ -17,8 +17,8 @@ from scool.errors import require, unknown
 from scool.graph.edges import Matrix, as_matrix
 from scool.health import Health
 from scool.models import unstack
-from scool.run.client_model import ClientModel
 from scool.run.graph import Graph
+from scool.run.load import ClientModel
 from scool.types import Tree
 
 

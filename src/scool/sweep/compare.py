@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from scool.algorithms import METHODS
 from scool.columns import COLUMNS
 from scool.contracts import Recorder
 from scool.data.catalogue import load
@@ -20,10 +21,9 @@ from scool.run.config import (
     default_run,
     with_recipe,
 )
-from scool.run.migrations import check_gone, modern
+from scool.run.identity import check_gone, modern
 from scool.run.options import as_dict, with_options
 from scool.run.prepare import prepare_data
-from scool.run.recipes import METHODS
 from scool.run.result import Result
 from scool.sweep.runner import (
     Diverged,

@@ -27,7 +27,7 @@ from scool.recording.seals import (
     with_seal,
 )
 from scool.run.config import RunConfig, Settings, execute
-from scool.run.migrations import modern
+from scool.run.identity import modern
 from scool.run.options import as_dict, with_options
 from scool.run.result import finite, spread
 from scool.sweep.compare import check_possible

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scool.recording import source
+from scool import version
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not here")
 
@@ -26,9 +26,9 @@ def only_repositories_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
 def clone(tmp_path: Path) -> Path:
     """A repository with a package that has the module."""
     package = tmp_path / "package"
-    (package / "recording").mkdir(parents=True)
+    package.mkdir()
     (package / "__init__.py").touch()
-    (package / "recording" / "source.py").write_bytes(Path(source.__file__).read_bytes())
+    (package / "version.py").write_bytes(Path(version.__file__).read_bytes())
     (tmp_path / "README.md").touch()
     git(tmp_path, "init")
     return tmp_path
@@ -36,7 +36,7 @@ def clone(tmp_path: Path) -> Path:
 
 def commit_of(clone: Path) -> str | None:
     """What the module says there."""
-    path = clone / "package" / "recording" / "source.py"
+    path = clone / "package" / "version.py"
     spec = importlib.util.spec_from_file_location("somewhere", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
