@@ -19,10 +19,10 @@ from scool.data import transform
 from scool.data.build import from_partition
 from scool.data.federation import Federation
 from scool.data.partition import noniid
+from scool.engine.device import tensor_cores
 from scool.engine.local import LocalEngine
-from scool.engine.memory import tensor_cores
-from scool.engine.steps.local_steps import Phase, stepwise, vmap_gradient
-from scool.engine.steps.optimisers import GradientStepper
+from scool.engine.steps.local_steps import GradientStepper, stepwise, vmap_gradient
+from scool.engine.steps.phases import Phase
 from scool.learning.local_sgd import LocalSGD, Rule, plan_batches
 from scool.models import cnn2, cnn4, initial_params
 from scool.types import Tree
@@ -40,7 +40,7 @@ def error_of_a_step(engine: LocalEngine, theta: Tree) -> float:
     """Of ten clients, by the engine's own kernels against `vmap` without tensor cores."""
     rule, ids = Rule(LocalSGD(steps=1)), engine.owned[:10]
     mine = {name: stacked[:10] for name, stacked in theta.items()}
-    samples = engine.samples("train")
+    samples = engine.splits["train"]
     plan = plan_batches(rule.sgd, samples.split.mask[:10], ids, 0, 0)
     draws = samples.augmentation(1, ids, plan.position.shape[1:])
     phase = Phase(ids, plan.position, plan.weight.float(), plan.active, draws)

@@ -8,7 +8,7 @@ import torch
 
 from scool.algorithms import SCooL
 from scool.data.synthetic import synthetic
-from scool.engine.counted import model_bytes
+from scool.engine.edges import model_bytes
 from scool.engine.local import LocalEngine
 from scool.errors import ConfigError
 from scool.evaluation.graph_error import graph_l1

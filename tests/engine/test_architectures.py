@@ -18,7 +18,8 @@ from engine.naive import (
     personal,
 )
 from scool.data.federation import Federation
-from scool.engine.steps.local_steps import Batch, stacked_gradient, vmap_gradient
+from scool.engine.steps.local_steps import stacked_gradient, vmap_gradient
+from scool.engine.steps.phases import Batch
 from scool.engine.steps.stacked import stack_module
 from scool.errors import ModelError
 from scool.evaluation.accuracy import correct
@@ -26,7 +27,7 @@ from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, plan_batches
 from scool.learning.losses import LOSSES, cross_entropy
 from scool.models import Functional, cnn2, linear, mlp
-from scool.models.stack import LoopWarning
+from scool.models.looped import LoopWarning
 from scool.types import Tree
 from toys import assert_trees_close, assert_trees_equal, regression, scattered, start
 

@@ -15,8 +15,8 @@ from torch.func import vmap
 
 from scool.data.transform import CIFAR10, MNIST
 from scool.engine.steps.fused import FusedStack, FusedStepper
-from scool.engine.steps.local_steps import Batch, vmap_gradient
-from scool.engine.steps.optimisers import GradientStepper
+from scool.engine.steps.local_steps import GradientStepper, vmap_gradient
+from scool.engine.steps.phases import Batch
 from scool.learning.local_sgd import LocalSGD, Rule
 from scool.learning.losses import cross_entropy, squared_error
 from scool.models import Functional, cnn2, cnn4, linear, mlp, parameters_of

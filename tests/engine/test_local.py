@@ -265,8 +265,8 @@ def test_mix_is_the_matrix_product() -> None:
 
 def test_a_sparse_mix_is_the_matrix_product(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of different lengths, an empty one, and a client in quarantine."""
-    monkeypatch.setattr("scool.engine.mixing.LARGE", 3)
-    monkeypatch.setattr("scool.engine.mixing.THIN", 0.5)
+    monkeypatch.setattr("scool.engine.common.LARGE", 3)
+    monkeypatch.setattr("scool.engine.common.THIN", 0.5)
     w = torch.tensor(
         [[0.5, 0.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0], [0.0, 0.3, 0.0, 0.7], [0.0, 0.0, 0.0, 1.0]],
         dtype=torch.float64,
@@ -278,7 +278,7 @@ def test_a_sparse_mix_is_the_matrix_product(monkeypatch: pytest.MonkeyPatch) -> 
         torch.testing.assert_close(mixed, expected, rtol=0, atol=1e-12)
     ill, _ = start(poisoned(classification(), 1))
     found = ill.mix(w, tree)
-    monkeypatch.setattr("scool.engine.mixing.LARGE", 500)
+    monkeypatch.setattr("scool.engine.common.LARGE", 500)
     assert_trees_close(found, ill.mix(w, tree))
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from scool.engine.device import Capacity, MemoryWarning
 from scool.engine.local import LocalEngine
-from scool.engine.memory import MemoryWarning, Room
-from scool.engine.steps.local_steps import Phase
+from scool.engine.steps.phases import Phase
 from scool.errors import ModelError
 from scool.evaluation.accuracy import correct
 from scool.learning.cross import CrossDraw
@@ -69,7 +69,7 @@ def test_the_chunk_is_halved_and_results_stay(monkeypatch: pytest.MonkeyPatch) -
         found = work(tight)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12, equal_nan=True)
-    assert max(seen) == 7 and tight._room.clients == 1  # 7 -> 3 -> 1
+    assert max(seen) == 7 and tight._capacity.clients == 1  # 7 -> 3 -> 1
     mine = [w for w in told if w.category is MemoryWarning]
     assert len(mine) == 1 and "fewer clients and samples are taken at once" in str(mine[0].message)
     assert tight.ledger.messages == roomy.ledger.messages  # what was repeated is counted once
@@ -88,7 +88,7 @@ def test_what_cannot_fit_at_all_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_room_frees_before_it_tries_again() -> None:
     freed: list[int] = []
-    room = Room(4, 16, free=lambda: freed.append(1))
+    room = Capacity(4, 16, free=lambda: freed.append(1))
     tries: list[int] = []
 
     def work(ids: Tensor) -> None:
@@ -111,7 +111,7 @@ def test_a_room_shrinks_from_what_was_tried() -> None:
 
     for clients, expected, left in ((1000, [5, 2, 2, 1], 2), (4, [4, 1, 1], 2)):
         tries.clear()
-        room = Room(clients, 16, free=lambda: None)
+        room = Capacity(clients, 16, free=lambda: None)
         with pytest.warns(MemoryWarning):
             room.each(torch.arange(5), work)
         assert tries == expected and room.clients == left

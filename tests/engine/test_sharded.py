@@ -16,12 +16,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from engine.sharded_world import SPLIT, all_steps, cases, sharded
+from scool.engine.common import mixer
 from scool.engine.edges import edges_of
 from scool.engine.local import LocalEngine
-from scool.engine.mixing import mixer
-from scool.engine.ranks.data import cut
 from scool.engine.ranks.group import Ranks
-from scool.engine.ranks.placement import Placement, better_placement
+from scool.engine.ranks.placement import Placement, better_placement, cut
 from scool.engine.sharded import ShardedEngine
 from scool.errors import ConfigError, QuarantineError, RunError
 from scool.models import parameters_of

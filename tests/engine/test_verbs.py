@@ -11,7 +11,7 @@ from torch.func import functional_call
 from engine.sharded_world import sharded
 from scool.data.build import with_validation
 from scool.engine.local import LocalEngine
-from scool.engine.steps.workers import LARGE
+from scool.engine.steps.cpu_images import LARGE
 from scool.errors import ConfigError
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Pull, plan_batches

@@ -9,7 +9,7 @@ from torch import nn
 from scool.bench.engine import _loop, random_federation
 from scool.engine.local import LocalEngine
 from scool.engine.steps import formulation
-from scool.engine.steps.workers import suits_workers
+from scool.engine.steps.cpu_images import suits_workers
 from scool.learning.local_sgd import LocalSGD
 from scool.models import cnn2, mlp, parameters_of
 

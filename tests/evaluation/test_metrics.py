@@ -96,7 +96,7 @@ def own_answers(federation: scool.Federation, theta: dict[str, Tensor], i: int) 
 def test_every_client_is_judged_by_its_own_samples(build: Any) -> None:
     federation = classification(tests=11)
     engine, theta0 = build(federation, softmax_regression())
-    engine._room.rows = 7  # the samples of a client come in several parts
+    engine._capacity.rows = 7  # the samples of a client come in several parts
     theta = scattered(engine, theta0)
     wanted = chosen_metrics(("auc", "f1"), "classification")
     found = evaluate(engine, theta, federation, metrics=wanted).metrics

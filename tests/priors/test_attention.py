@@ -7,10 +7,10 @@ import torch
 from reference import attention as reference
 from reference.worlds import noise, planted, rounds
 from scool.errors import ConfigError, ScoolError
-from scool.learning.difference import Difference
 from scool.priors import Attention, attention_released, attention_updates
 from scool.priors.attention_released import released_scores, target_rows
 from scool.priors.attention_updates import blocks_of, embedding_gradient, update_log_p
+from scool.types import Difference
 
 MODES = ["gated", "always", "exclude"]
 SHAPES = {"a.weight": (4, 2, 3), "a.bias": (4,)}

@@ -16,12 +16,11 @@ from scool.graph.edges import Edges, Matrix, values_at
 from scool.graph.normalise import Mixing, Weighting, mixing_weights
 from scool.graph.sparsify import draw_peers, keep_best, num_kept
 from scool.learning.cross import CrossDraw
-from scool.learning.difference import Difference
 from scool.learning.local_sgd import LocalSGD
 from scool.priors import SBM, AnyPrior, Dirac
 from scool.priors.checks import check_posterior
 from scool.randomness import derive
-from scool.types import Info, Params, Tree
+from scool.types import Difference, Info, Params, Tree
 
 
 class SCooLState(NamedTuple):

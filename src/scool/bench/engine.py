@@ -13,10 +13,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from scool.contracts import Evidence
 from scool.data.arrays import from_arrays
 from scool.data.federation import Federation
-from scool.engine.device import resolve_device
+from scool.engine.device import fitting_threads, resolve_device, tensor_cores
 from scool.engine.local import LocalEngine
-from scool.engine.memory import fitting_threads, tensor_cores
-from scool.engine.steps.local_steps import Phase, one_by_one
+from scool.engine.steps.local_steps import one_by_one
+from scool.engine.steps.phases import Phase
 from scool.learning.local_sgd import LocalSGD, Rule, plan_batches
 from scool.models import Functional, cnn2, mlp, parameters_of
 from scool.priors import MMSBM, SBM
@@ -115,7 +115,7 @@ def _bench_case(
 
 def _loop(engine: LocalEngine, theta: Tree, sgd: LocalSGD) -> Callable[[], object]:
     """The same steps with torch.optim, one client after another."""
-    source = engine.samples("train")
+    source = engine.splits["train"]
     plan = plan_batches(sgd, source.split.mask, engine.owned, 0, engine.seed)
     phase = Phase(engine.owned, plan.position, plan.weight.to(engine.dtype), plan.active, None)
     model = Functional(engine.model.module)

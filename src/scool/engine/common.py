@@ -1,26 +1,46 @@
-"""What all engines do alike: who takes part, and which models are tried on whose data."""
+"""What all engines do alike: who takes part, what is counted, and which models meet which data."""
 
 import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from scool.contracts import VERBS, MatrixT, Products, Split, Trained, Updates
+from scool.contracts import VERBS, MatrixT, Products, Route, Split, Trained, Updates
 from scool.data.federation import Federation
-from scool.engine.counted import count_cross, count_fetch, count_peers, count_train_at
-from scool.engine.cross import check_draw
-from scool.engine.edges import PairList, edges_of
+from scool.engine.edges import (
+    PairList,
+    count_cross,
+    count_cross_gradient,
+    count_fetch,
+    count_gather,
+    count_mix,
+    count_peers,
+    count_total,
+    count_train_at,
+    edges_of,
+)
+from scool.engine.scoring import check_draw
 from scool.engine.steps.updates import products, weighted_sums
+from scool.errors import ConfigError, first_few
 from scool.graph.edges import Edges, Matrix
+from scool.graph.normalise import edges_without, without
 from scool.health import Health, Reason
 from scool.learning.cross import CrossDraw
-from scool.learning.local_sgd import LocalSGD
+from scool.learning.local_sgd import LocalSGD, Pull, Rule
 from scool.ledger import Ledger
 from scool.types import Params, Tree
+
+LARGE = 500 * 500  # weights from which on it pays to look for zeros
+BLOCK = 2**22  # numbers that are mixed at a time where the result takes their place
+THIN = 0.2  # share of nonzero weights up to which a sum over the edges is faster
+
+Compare = Callable[[Tensor, Tensor], Tensor]
+"""Rows (n, D) and (m, D) -> a number for each pair (n, m)."""
 
 
 def _like(asked: MatrixT, found: Edges) -> MatrixT:
@@ -28,22 +48,22 @@ def _like(asked: MatrixT, found: Edges) -> MatrixT:
     return cast("MatrixT", found if isinstance(asked, Edges) else found.dense())
 
 
-Compare = Callable[[Tensor, Tensor], Tensor]
-"""Rows (n, D) and (m, D) -> a number for each pair (n, m)."""
-
-
 class CommonVerbs(ABC):
     """See `contracts.Engine` for what each verb promises."""
 
     offers = VERBS
-    federation: Federation
-    num_clients: int
-    ledger: Ledger
-    health: Health
-    sizes: Tensor  # (K,) training samples
     owned: Tensor  # (n,) ids of the clients held here
     device: torch.device
     dtype: torch.dtype
+
+    def __init__(self, federation: Federation, seed: int, strict: bool) -> None:
+        self.federation, self.seed, self.strict = federation, seed, strict
+        self.ledger = Ledger()
+        self.num_clients = federation.num_clients
+        self.sizes = federation.train.sizes.cpu()
+        self.val_sizes = federation.val.sizes.cpu()
+        self.truth = federation.truth
+        self.health = Health(self.num_clients)
 
     @property
     def active(self) -> Tensor:
@@ -87,6 +107,27 @@ class CommonVerbs(ABC):
         y = train.y[mask].double()
         return -0.5 * float(y.var(dim=0, correction=0).sum()) if len(y) else 0.0
 
+    def train(
+        self,
+        theta: Tree,
+        sgd: LocalSGD,
+        round: int,
+        among: Tensor | None = None,
+        pull: Pull | None = None,
+        only: frozenset[str] | None = None,
+    ) -> Trained:
+        chosen = self.active if among is None else self.active & among.cpu()
+        self.ledger.add_samples(int(sgd.samples_per_round(self.sizes, round)[chosen].sum()))
+        rule = Rule(sgd.at_round(round), pull.strength if pull else 0.0, only)
+        anchor = pull.anchor if pull and pull.strength else None
+        return self.learn(theta, rule, anchor, round, chosen)
+
+    @abstractmethod
+    def learn(
+        self, theta: Tree, rule: Rule, anchor: Tree | None, round: int, chosen: Tensor
+    ) -> Trained:
+        """The local steps of the clients in `chosen`, (K,) bool."""
+
     def train_at(self, theta: Tree, pairs: Tensor, sgd: LocalSGD, round: int) -> Trained:
         asked = edges_of(pairs)
         edges = asked.among(self.active)
@@ -99,6 +140,37 @@ class CommonVerbs(ABC):
         self, theta: Tree, asked: PairList, edges: PairList, sgd: LocalSGD, round: int
     ) -> Trained:
         """Rows for all pairs asked for, trained where both clients are active (`edges`)."""
+
+    def mix(self, w: Matrix, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:
+        graph = checked_weights(w, self.active)
+        count_mix(self.ledger, tree, PairList(graph.i, graph.j), self.active, via)
+        return self._mix(graph, tree, overwrite)
+
+    @abstractmethod
+    def _mix(self, graph: Edges, tree: Tree, overwrite: bool) -> Tree:
+        """The sums over the edges. A client in quarantine keeps its share and counts in no other
+        sum."""
+
+    def cross_gradient(self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int) -> Tree:
+        w = checked_weights(w, self.active).dense() * self.active[:, None]
+        count_cross_gradient(self.ledger, theta, edges_of(w))
+        gradients, samples = self.mixed_gradients(theta, w, sgd, round)
+        self.ledger.add_samples(samples)
+        return gradients
+
+    @abstractmethod
+    def mixed_gradients(
+        self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int
+    ) -> tuple[Tree, int]:
+        """sum_j w_ij grad L(batch_j; theta_i), and the samples that were gone through."""
+
+    def gradient(self, theta: Tree, split: Split) -> Trained:
+        self.ledger.add_samples(int(self.sizes[self.active].sum()) if split == "train" else 0)
+        return self.gradients(theta, split)
+
+    @abstractmethod
+    def gradients(self, theta: Tree, split: Split) -> Trained:
+        """Of each client's mean loss over all its samples of a split."""
 
     def products(self, updates: Updates) -> Products:
         return products(updates)
@@ -135,6 +207,22 @@ class CommonVerbs(ABC):
     ) -> Tensor:
         """(E,) losses of theta_i on a draw of D_j."""
 
+    def gather(self, rows: Tensor) -> Tensor:
+        count_gather(self.ledger, rows, self.num_clients)
+        return self._rows_of_all(rows)
+
+    @abstractmethod
+    def _rows_of_all(self, rows: Tensor) -> Tensor:
+        """Rows of the clients held here -> rows of all K."""
+
+    def total(self, x: Tensor) -> Tensor:
+        count_total(self.ledger, x, self.num_clients)
+        return self._sum_of_all(x)
+
+    @abstractmethod
+    def _sum_of_all(self, x: Tensor) -> Tensor:
+        """The sum over all processes."""
+
     def squared_distances(self, tree: Tree) -> Tensor:
         def distances(mine: Tensor, theirs: Tensor) -> Tensor:
             mode = "donot_use_mm_for_euclid_dist"
@@ -148,3 +236,58 @@ class CommonVerbs(ABC):
     @abstractmethod
     def _all_pairs(self, purpose: str, a: Tree, b: Tree, compare: Compare) -> Tensor:
         """(K, K) float64: a number for each pair of rows, summed over the tensors."""
+
+
+def checked_weights(w: Any, active: Tensor) -> Edges:
+    """The nonzero weights of a mix, the share of clients in quarantine given to others.
+
+    Raises:
+        ConfigError: w has another shape, or the row of an active client is not finite.
+    """
+    size = (len(active), len(active))
+    found = tuple(w.shape) if isinstance(w, Tensor | Edges) else type(w).__name__
+    if found != size:
+        raise ConfigError(f"w = {found} is not possible: give a tensor of weights of shape {size}")
+    if isinstance(w, Edges):
+        graph = edges_without(w.on(w.values.double()), active).nonzero_pairs()
+    else:
+        graph = Edges.of(without(w.double().cpu(), active))
+    odd = (~graph.row_sums().isfinite()).nonzero()[:, 0].tolist()
+    if odd:
+        raise ConfigError(
+            f"w has weights that are not finite in {len(odd)} of {len(w)} rows ({first_few(odd)}): "
+            "give finite weights, 0 for clients that are not mixed"
+        )
+    return graph
+
+
+def mixer(
+    edges: PairList, share: Tensor, shape: tuple[int, int], device: torch.device, dtype: torch.dtype
+) -> Callable[[Tensor], Tensor]:
+    """rows (k, D) -> (m, D) sums, for a matrix of shape (m, k) with these weights (E,).
+
+    Of many clients with few neighbours only the nonzero weights are looked at, so that the work
+    grows with K and not with its square.
+    """
+    size = shape[0] * shape[1]
+    if size < LARGE or len(share) > THIN * size:
+        matrix = share.new_zeros(shape)
+        matrix[edges.i, edges.j] = share
+        weights = matrix.to(device, dtype)
+        return lambda rows: weights @ rows
+    first = torch.searchsorted(edges.i, torch.arange(shape[0])).to(device)
+    sources, shares = edges.j.to(device), share.to(device, dtype)
+    return lambda rows: F.embedding_bag(
+        sources, rows.contiguous(), first, mode="sum", per_sample_weights=shares
+    )
+
+
+def mix_tensor(mix: Callable[[Tensor], Tensor], stacked: Tensor, overwrite: bool) -> Tensor:
+    """The sums for one tensor of all models; in its own memory, some columns at a time, if asked
+    to: beside a large stack there may be no room for another."""
+    rows = stacked.flatten(1)
+    if not overwrite:
+        return mix(rows).view_as(stacked)
+    for columns in rows.split(max(1, BLOCK // len(rows)), dim=1):
+        columns.copy_(mix(columns))
+    return rows.view_as(stacked)

@@ -1,12 +1,27 @@
-"""Where tensors live, and what is installed there."""
+"""Where tensors live, what is installed there, and how much is done at once."""
 
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
+from math import prod
+from typing import TypeVar, final
 
 import torch
+from torch import Tensor, nn
 
-from scool.errors import ConfigError
+from scool.data.federation import Federation
+from scool.errors import ConfigError, ModelError
 
 HAS_TRITON = find_spec("triton") is not None
+
+_CPU_BUDGET = 2 << 30  # bytes of temporaries we allow ourselves without asking
+_EVALUATION_BUDGET = 1 << 30  # larger calls are no faster
+_MOST_MODELS = 65_535  # programs of a kernel in its second direction
+_LEAST_SAMPLES = 8  # of every client: with fewer the call costs more than the work
+
+T = TypeVar("T")
 
 
 def resolve_device(name: str) -> torch.device:
@@ -25,3 +40,160 @@ def resolve_device(name: str) -> torch.device:
             "device. Use --device cpu, or install a CUDA build of torch"
         )
     return device
+
+
+class MemoryWarning(UserWarning):
+    """Memory ran out and less is done at once: correct, and slower."""
+
+
+def _budget(device: torch.device) -> int:
+    """Bytes that temporaries may take: half of what a GPU has free, a fixed share on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] // 2
+    return _CPU_BUDGET
+
+
+def _bytes_of(module: nn.Module) -> int:
+    return sum(p.numel() * p.element_size() for p in module.parameters())
+
+
+def clients_at_once(module: nn.Module, federation: Federation, device: torch.device) -> int:
+    """How many models to train side by side; a method may train several of a client.
+
+    A model in training takes about four copies of its parameters (model, gradient, update,
+    result) and its activations, guessed as 1,000 times a sample's inputs for a small batch.
+    """
+    parameters = _bytes_of(module)
+    activations = 1000 * 4 * prod(federation.input_shape)
+    return max(1, min(_MOST_MODELS, _budget(device) // (4 * parameters + activations)))
+
+
+def samples_at_once(
+    module: nn.Module, federation: Federation, device: torch.device, activations: int
+) -> int:
+    """How many samples to push through models in one evaluation call.
+
+    `activations` says how many times the size of its input a sample takes. On a GPU, which holds
+    several copies of all models, these should not add more than two to them.
+    """
+    is_cuda = device.type == "cuda"
+    sample = activations * 4 * max(64, prod(federation.input_shape))
+    most = min(1 << 18, min(_budget(device), _EVALUATION_BUDGET) // sample)
+    if is_cuda:
+        models = federation.num_clients * sum(
+            p.numel() * p.element_size() for p in module.parameters()
+        )
+        most = min(most, max(_LEAST_SAMPLES * federation.num_clients, 2 * models // sample))
+    return max(1, most)
+
+
+def memory_at_start(device: torch.device) -> int:
+    """Bytes in use on a GPU now; `memory_used` looks for the peak from here on."""
+    if device.type != "cuda":
+        return 0
+    torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_allocated(device)
+
+
+def memory_used(
+    module: nn.Module, clients: int, device: torch.device, start: int
+) -> dict[str, float]:
+    """What this process took on a GPU since `memory_at_start`, in bytes: at the start (the data and
+    the first models), at most, at most with what is kept for captured steps, all models held
+    here; and peak less start in units of these models. Nothing on a CPU."""
+    if device.type != "cuda":
+        return {}
+    models = clients * _bytes_of(module)
+    peak = torch.cuda.max_memory_allocated(device)
+    return {
+        "start": start,
+        "peak": peak,
+        "reserved": torch.cuda.max_memory_reserved(device),
+        "models": models,
+        "added_models": (peak - start) / models,
+    }
+
+
+@final
+class Capacity:
+    """How many clients train and how many samples are evaluated at once; less after each time
+    that memory ran out."""
+
+    def __init__(self, clients: int, rows: int, free: Callable[[], None]) -> None:
+        self.clients, self.rows, self._free = clients, rows, free
+        self._is_told = False
+
+    def each(self, ids: Tensor, work: Callable[[Tensor], None]) -> None:
+        """`work` on the clients, as many at once as there is room for. It must leave nothing
+        behind where it fails."""
+        done = 0
+        while done < len(ids):
+            part = ids[done : done + self.clients]
+            done += len(part) if self.attempt(partial(work, part), len(ids)) else 0
+
+    def fit(self, work: Callable[[], T], clients: int | None = None) -> T:
+        """The result of `work`, on so many clients where that matters, repeated with less at once
+        where memory runs out."""
+        result: list[T] = []
+        while not self.attempt(lambda: result.append(work()), clients or self.clients):
+            pass
+        return result[0]
+
+    def attempt(self, work: Callable[[], object], clients: int) -> bool:
+        """Whether `work`, on so many clients or those there is room for, got through; if not, there
+        is half the room for the next time."""
+        try:
+            work()
+            return True
+        except torch.OutOfMemoryError as error:
+            reason = str(error).split(". ")[0]
+        self._halve(reason, min(clients, self.clients))  # here the failed call's tensors are gone
+        return False
+
+    def _halve(self, reason: str, clients: int) -> None:
+        if clients == 1 and self.rows == 1:
+            raise ModelError(
+                f"the model does not fit into memory even for one client at a time ({reason}). Use "
+                "a smaller model or batch, a larger GPU, or --device cpu"
+            )
+        if clients > 1:  # one alone does not say how many fit
+            self.clients = clients // 2
+        self.rows = max(1, self.rows // 2)
+        self._free()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        if not self._is_told:
+            self._is_told = True
+            warnings.warn(
+                f"out of memory ({reason}): from now on fewer clients and samples are taken at "
+                "once. Results stay the same; --client-chunk sets how many models train at once",
+                MemoryWarning,
+                stacklevel=2,
+            )
+
+
+@contextmanager
+def fitting_threads(module: nn.Module, num_clients: int) -> Iterator[None]:
+    """One CPU thread while the stack of models is small.
+
+    Below some two million parameters in all, handing a step to a second thread costs more than it
+    saves, and on a busy machine the waiting for it costs many times more.
+    """
+    before = torch.get_num_threads()
+    if num_clients * sum(p.numel() for p in module.parameters()) < 2_000_000:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def tensor_cores() -> Iterator[None]:
+    """Let float32 products on a GPU use TF32: ten bits of mantissa, several times the speed."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -7,30 +7,41 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from scool.contracts import PerClient, PerSample, Route, Split, Trained
+from scool.contracts import PerClient, PerSample, Split, Trained
 from scool.data.federation import Federation
-from scool.engine.common import CommonVerbs, Compare
-from scool.engine.counted import (
-    count_cross_gradient,
-    count_gather,
-    count_mix,
-    count_total,
+from scool.engine.common import CommonVerbs, Compare, mix_tensor, mixer
+from scool.engine.device import (
+    Capacity,
+    clients_at_once,
+    resolve_device,
+    samples_at_once,
+    tensor_cores,
 )
-from scool.engine.cross import Drawn, dense_losses, sparse_losses, suits_dense
-from scool.engine.device import resolve_device
-from scool.engine.edges import PairList, edges_of, to_matrix
-from scool.engine.memory import Room, clients_at_once, samples_at_once, tensor_cores
-from scool.engine.mixing import checked_weights, mix_tensor, mixer
+from scool.engine.edges import PairList, to_matrix
+from scool.engine.scoring import (
+    Drawn,
+    client_metric,
+    dense_losses,
+    mean_gradient,
+    mean_metric,
+    mixed_gradients,
+    sparse_losses,
+    suits_dense,
+)
 from scool.engine.steps.formulation import Formulation, Precision
-from scool.engine.steps.phases import LocalPhases, mixed_gradients
-from scool.engine.steps.samples import Samples
-from scool.engine.whole_split import client_metric, mean_gradient, mean_metric
-from scool.graph.edges import Matrix
-from scool.health import BROKEN_DATA, Health, broke_in
+from scool.engine.steps.phases import (
+    Outcome,
+    Samples,
+    batch_at,
+    dropout_streams,
+    examine,
+    plan_phase,
+)
+from scool.graph.edges import Edges
+from scool.health import BROKEN_DATA, broke_in
 from scool.learning.cross import CrossDraw
-from scool.learning.local_sgd import LocalSGD, Pull, Rule
+from scool.learning.local_sgd import LocalSGD, Rule
 from scool.learning.losses import LOSSES
-from scool.ledger import Ledger
 from scool.models.stack import with_streams
 from scool.types import Tree
 
@@ -58,62 +69,33 @@ class LocalEngine(CommonVerbs):
         """`ids` (K,) says what randomness calls the clients, where they are part of a larger
         federation."""
         self.device = resolve_device(device)
-        self.federation = federation.to(self.device)
-        self.seed = seed
-        self.strict = strict
-        self.ledger = Ledger()
+        super().__init__(federation.to(self.device), seed, strict)
         module = with_streams(copy.deepcopy(module))  # the caller's stays as it is
         module = module.to(self.device).eval()
         self.dtype = next(module.parameters()).dtype
         self.loss = LOSSES[federation.task]
         self._formulation = Formulation(module, self.loss, self.device, precision)
         self.model = self._formulation.model
-        self.num_clients = federation.num_clients
         self.owned = torch.arange(self.num_clients, device=self.device)
         self.ids = self.owned if ids is None else ids.to(self.device)
-        self.sizes = federation.train.sizes.cpu()
-        self.val_sizes = federation.val.sizes.cpu()
-        self.truth = federation.truth
-        self.health = Health(self.num_clients)
-        self._splits = {
+        self.splits = {
             name: Samples(getattr(self.federation, name), federation.transform, self.dtype)
             for name in ("train", "val", "test")
         }
-        self._phases = LocalPhases(self._formulation, self._splits["train"], self.ids, seed)
-        self._room = Room(
+        self._capacity = Capacity(
             client_chunk or clients_at_once(module, federation, self.device),
-            samples_at_once(
-                module,
-                federation.input_shape,
-                federation.num_clients,
-                self.device,
-                self._formulation.activations,
-            ),
+            samples_at_once(module, federation, self.device, self._formulation.activations),
             free=self._formulation.forget,
         )
         whole = self.federation.train.is_finite() & self.federation.val.is_finite()
         broken = (~whole).nonzero()[:, 0].tolist()
         self.health.quarantine(dict.fromkeys(broken, BROKEN_DATA), strict)
 
-    def samples(self, split: Split) -> Samples:
-        """One split as the models see it."""
-        return self._splits[split]
-
     # ------------------------------------------------------------------ local learning
 
-    def train(
-        self,
-        theta: Tree,
-        sgd: LocalSGD,
-        round: int,
-        among: Tensor | None = None,
-        pull: Pull | None = None,
-        only: frozenset[str] | None = None,
+    def learn(
+        self, theta: Tree, rule: Rule, anchor: Tree | None, round: int, chosen: Tensor
     ) -> Trained:
-        chosen = self.active if among is None else self.active & among.cpu()
-        self.ledger.add_samples(int(sgd.samples_per_round(self.sizes, round)[chosen].sum()))
-        rule = Rule(sgd.at_round(round), pull.strength if pull else 0.0, only)
-        anchor = pull.anchor if pull and pull.strength else None
         loss = torch.full((self.num_clients,), torch.nan, dtype=torch.float64)
         out: Tree = {}
 
@@ -122,7 +104,7 @@ class LocalEngine(CommonVerbs):
             is_whole = len(ids) == self.num_clients
             mine = self._some(theta, ids)
             to = None if anchor is None else self._some(anchor, ids)
-            trained, mean, stop = self._phases.run(mine, ids, rule, to, round)
+            trained, mean, stop = self._run(mine, ids, rule, to, round)
             good = stop < 0
             loss[ids.cpu()] = mean.where(good, torch.nan)
             if is_whole and bool(good.all()):
@@ -135,7 +117,7 @@ class LocalEngine(CommonVerbs):
             for client, step in zip(ids[~finite].tolist(), stop[~good].tolist(), strict=True):
                 self.health.quarantine({client: broke_in(round, step)}, self.strict)
 
-        self._room.each(chosen.nonzero()[:, 0].to(self.device), work)
+        self._capacity.each(chosen.nonzero()[:, 0].to(self.device), work)
         return Trained(out or dict(theta), loss)
 
     def _visit(
@@ -163,7 +145,7 @@ class LocalEngine(CommonVerbs):
 
         def work(some: Tensor) -> None:
             nonlocal out
-            found = self._phases.run(models, hosts[some], rule, None, round, visitors[some])
+            found = self._run(models, hosts[some], rule, None, round, visitors[some])
             loss[some.cpu()] = found.loss.where(found.stop < 0, torch.nan)
             if len(some) == len(hosts):
                 out = found.theta
@@ -172,16 +154,30 @@ class LocalEngine(CommonVerbs):
             for name, stacked in found.theta.items():
                 out[name][some] = stacked
 
-        self._room.each(torch.arange(len(hosts), device=self.device), work)
+        self._capacity.each(torch.arange(len(hosts), device=self.device), work)
         return out or _rows(models, visitors), loss
+
+    def _run(
+        self,
+        theta: Tree,
+        hosts: Tensor,
+        rule: Rule,
+        anchor: Tree | None,
+        round: int,
+        start: Tensor | None = None,
+    ) -> Outcome:
+        """The steps of c models, or of rows `start` (c,) of some, each on the data of its host
+        (c,)."""
+        train, names = self.splits["train"], self.ids[hosts]
+        phase = plan_phase(train, rule.sgd, hosts, names, round, self.seed)._replace(start=start)
+        if self._formulation.may_draw:
+            phase = phase._replace(stream=dropout_streams(names, round, self.seed))
+        return examine(phase, *self._formulation.train(train, theta, phase, rule, anchor))
 
     # ------------------------------------------------------------------ meeting others
 
-    def mix(self, w: Matrix, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:
-        active = self.active
-        graph = checked_weights(w, active)
-        edges = PairList(graph.i, graph.j)
-        count_mix(self.ledger, tree, edges, active, via)
+    def _mix(self, graph: Edges, tree: Tree, overwrite: bool) -> Tree:
+        active, edges = self.active, PairList(graph.i, graph.j)
         mix = mixer(edges, graph.values, (len(graph), len(graph)), self.device, self.dtype)
         if bool(active.all()):
             return {name: mix_tensor(mix, t, overwrite) for name, t in tree.items()}
@@ -196,7 +192,7 @@ class LocalEngine(CommonVerbs):
     def _losses(
         self, theta: Tree, edges: PairList, draw: CrossDraw, round: int, split: Split
     ) -> Tensor:
-        drawn = Drawn(self._splits[split], draw, self.num_clients, round, self.seed, self.ids)
+        drawn = Drawn(self.splits[split], draw, self.num_clients, round, self.seed, self.ids)
         is_dense = suits_dense(edges, self.num_clients, draw)
         return self.try_models(theta, self.owned, edges, drawn, is_dense)
 
@@ -207,39 +203,35 @@ class LocalEngine(CommonVerbs):
         """(E,) losses of the models of clients `readers` (m,): model i on the draw of row j."""
 
         def work() -> Tensor:
+            rows = self._capacity.rows
             if is_dense:
-                losses = dense_losses(self._formulation, theta, drawn, self._room.rows)
+                losses = dense_losses(self._formulation, theta, drawn, rows)
                 return losses.cpu()[edges.i, edges.j]
-            return sparse_losses(self._formulation, theta, readers, edges, drawn, self._room.rows)
+            return sparse_losses(self._formulation, theta, readers, edges, drawn, rows)
 
         if not len(edges.i):
             return torch.zeros(0, dtype=torch.float64)
         with tensor_cores():
-            return self._room.fit(work).cpu().double()
+            return self._capacity.fit(work).cpu().double()
 
-    def cross_gradient(self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int) -> Tree:
-        w = checked_weights(w, self.active).dense() * self.active[:, None]
-        count_cross_gradient(self.ledger, theta, edges_of(w))
-        gradients, samples = self.first_batch_gradients(theta, w, sgd, round)
-        self.ledger.add_samples(samples)
-        return gradients
-
-    def first_batch_gradients(
+    def mixed_gradients(
         self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int
     ) -> tuple[Tree, int]:
-        """sum_j w_ij grad L(batch_j; theta_i) of m models, w (m, K), and the samples it took."""
-        batch = self._phases.first_batch(sgd, round)  # (K, b, ...)
+        """Of m models, w (m, K), on the first batch of every client."""
+        phase = plan_phase(self.splits["train"], sgd, self.owned, self.ids, round, self.seed)
+        first = torch.zeros(1, dtype=torch.int64, device=self.device)
+        batch = batch_at(self.splits["train"], phase, first)
         idle = (~self.active).to(self.device)  # 0 times NaN is NaN: blank what may not be finite
         x, y = (t.masked_fill(idle.view(-1, *[1] * (t.dim() - 1)), 0) for t in batch[:2])
         batch = batch._replace(x=x, y=y)
         weights = w.to(self.device, self.dtype)
 
         def work() -> Tree:
-            models = self._room.clients
+            models = self._capacity.clients
             return mixed_gradients(self.model, self.loss, theta, batch, weights, models)
 
         samples = int((w != 0).double().sum(dim=0) @ batch.weight.sum(dim=1).double().cpu())
-        return self._room.fit(work, len(w)), samples
+        return self._capacity.fit(work, len(w)), samples
 
     def _all_pairs(self, purpose: str, a: Tree, b: Tree, compare: Compare) -> Tensor:
         del purpose  # nothing travels
@@ -250,42 +242,39 @@ class LocalEngine(CommonVerbs):
             total += compare(t.flatten(1), b[name].flatten(1))
         return total.double().cpu()
 
-    def gradient(self, theta: Tree, split: Split) -> Trained:
-        source = self._splits[split]
-        self.ledger.add_samples(int(self.sizes[self.active].sum()) if split == "train" else 0)
+    def gradients(self, theta: Tree, split: Split) -> Trained:
+        source = self.splits[split]
         loss = torch.full((self.num_clients,), torch.nan, dtype=torch.float64)
         out = {name: torch.zeros_like(t) for name, t in theta.items()}
 
         def work(ids: Tensor) -> None:
-            mine, rows = self._some(theta, ids), self._room.rows // 4
+            mine, rows = self._some(theta, ids), self._capacity.rows // 4
             total, mean = mean_gradient(self._formulation, source, mine, ids, rows)
             for name, g in total.items():
                 out[name][ids] = g
             loss[ids.cpu()] = mean.cpu()
 
-        self._room.each(self.active.nonzero()[:, 0].to(self.device), work)
+        self._capacity.each(self.active.nonzero()[:, 0].to(self.device), work)
         return Trained(out, loss)
 
-    def gather(self, rows: Tensor) -> Tensor:
-        count_gather(self.ledger, rows, self.num_clients)
+    def _rows_of_all(self, rows: Tensor) -> Tensor:
         return rows
 
-    def total(self, x: Tensor) -> Tensor:
-        count_total(self.ledger, x, self.num_clients)
+    def _sum_of_all(self, x: Tensor) -> Tensor:
         return x
 
     # ------------------------------------------------------------------ how good
 
     def measure(self, theta: Tree, split: Split, metric: PerSample) -> Tensor:
         def of(mine: Tree, ids: Tensor, classes: Tensor, rows: int) -> Tensor:
-            source = self._splits[split]
+            source = self.splits[split]
             return mean_metric(self._formulation, source, mine, ids, classes, metric, rows)
 
         return self._of_each(theta, of)
 
     def judge(self, theta: Tree, split: Split, metric: PerClient, count: int) -> Tensor:
         def of(mine: Tree, ids: Tensor, classes: Tensor, rows: int) -> Tensor:
-            source = self._splits[split]
+            source = self.splits[split]
             return client_metric(self._formulation, source, mine, ids, classes, metric, count, rows)
 
         return self._of_each(theta, of)
@@ -297,10 +286,10 @@ class LocalEngine(CommonVerbs):
 
         def work(ids: Tensor) -> None:
             classes = self.federation.classes[ids]
-            parts.append(of(self._some(theta, ids), ids, classes, self._room.rows).cpu())
+            parts.append(of(self._some(theta, ids), ids, classes, self._capacity.rows).cpu())
 
-        for ids in self.owned.split(min(self._room.clients, self._room.rows)):
-            self._room.each(ids, work)
+        for ids in self.owned.split(min(self._capacity.clients, self._capacity.rows)):
+            self._capacity.each(ids, work)
         return torch.cat(parts)
 
     # ------------------------------------------------------------------ inside

@@ -10,30 +10,25 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from scool.contracts import PerClient, PerSample, Route, Trained
+from scool.contracts import PerClient, PerSample, Trained
 from scool.contracts import Split as SplitName
 from scool.data.federation import Federation
-from scool.engine.common import CommonVerbs, Compare
-from scool.engine.counted import (
-    count_cross_gradient,
-    count_gather,
-    count_mix,
-    count_total,
+from scool.engine.common import CommonVerbs, Compare, mixer
+from scool.engine.edges import (
+    PairList,
+    edges_of,
+    to_matrix,
 )
-from scool.engine.cross import Drawn, suits_dense
-from scool.engine.edges import PairList, edges_of, to_matrix
 from scool.engine.local import LocalEngine
-from scool.engine.mixing import checked_weights, mixer
-from scool.engine.ranks.data import cut, rank_device
 from scool.engine.ranks.exchange import Exchange, take_rows
 from scool.engine.ranks.group import Ranks
-from scool.engine.ranks.placement import Placement, better_placement
+from scool.engine.ranks.placement import Placement, better_placement, cut, rank_device
+from scool.engine.scoring import Drawn, suits_dense
 from scool.engine.steps.formulation import Precision
-from scool.graph.edges import Matrix
-from scool.health import Health, Reason
+from scool.graph.edges import Edges, Matrix
+from scool.health import Reason
 from scool.learning.cross import CrossDraw
-from scool.learning.local_sgd import LocalSGD, Pull
-from scool.ledger import Ledger
+from scool.learning.local_sgd import LocalSGD, Rule
 from scool.types import Tree
 
 SETTLED = 10  # rounds between two moves of clients from rank to rank
@@ -56,16 +51,8 @@ class ShardedEngine(CommonVerbs):
         precision: Precision = "float32",
         placement: Placement | None = None,
     ) -> None:
+        super().__init__(federation, seed, strict)
         self.ranks = ranks
-        self.federation = federation
-        self.seed = seed
-        self.strict = strict
-        self.ledger = Ledger()
-        self.num_clients = federation.num_clients
-        self.sizes = federation.train.sizes.cpu()
-        self.val_sizes = federation.val.sizes.cpu()
-        self.truth = federation.truth
-        self.health = Health(self.num_clients)
         self._options: dict[str, Any] = {
             "module": module,
             "seed": seed,
@@ -135,18 +122,10 @@ class ShardedEngine(CommonVerbs):
 
     # ------------------------------------------------------------------ local learning
 
-    def train(
-        self,
-        theta: Tree,
-        sgd: LocalSGD,
-        round: int,
-        among: Tensor | None = None,
-        pull: Pull | None = None,
-        only: frozenset[str] | None = None,
+    def learn(
+        self, theta: Tree, rule: Rule, anchor: Tree | None, round: int, chosen: Tensor
     ) -> Trained:
-        chosen = self.active if among is None else self.active & among.cpu()
-        self.ledger.add_samples(int(sgd.samples_per_round(self.sizes, round)[chosen].sum()))
-        found = self._stack.train(theta, sgd, round, chosen[self._mine], pull, only)
+        found = self._stack.learn(theta, rule, anchor, round, chosen[self._mine])
         self._share_quarantine()
         return Trained(found.theta, self._exchange.rows(found.loss))
 
@@ -175,18 +154,15 @@ class ShardedEngine(CommonVerbs):
         means = self._exchange.of_edges(loss[here.i, here.j], edges)
         return Trained(out, to_matrix(edges, means, self.num_clients))
 
-    def gradient(self, theta: Tree, split: SplitName) -> Trained:
-        self.ledger.add_samples(int(self.sizes[self.active].sum()) if split == "train" else 0)
-        found = self._stack.gradient(theta, split)
+    def gradients(self, theta: Tree, split: SplitName) -> Trained:
+        found = self._stack.gradients(theta, split)
         return Trained(found.theta, self._exchange.rows(found.loss))
 
     # ------------------------------------------------------------------ meeting others
 
-    def mix(self, w: Matrix, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:
+    def _mix(self, graph: Edges, tree: Tree, overwrite: bool) -> Tree:
         del overwrite  # the rows travel while they are summed
         active = self.active
-        graph = checked_weights(w, active)
-        count_mix(self.ledger, tree, PairList(graph.i, graph.j), active, via)
         edges = graph.take(active[graph.j])  # 0 times infinity is NaN: the quarantined stay out
         wanted = self.placement.wanted(edges.i, edges.j)
         edges = edges.take(self._is_here(edges.i))
@@ -217,7 +193,7 @@ class ShardedEngine(CommonVerbs):
         self, theta: Tree, edges: PairList, draw: CrossDraw, round: int, split: SplitName
     ) -> Tensor:
         """The models travel to the data."""
-        samples = self._stack.samples(split)
+        samples = self._stack.splits[split]
         drawn = Drawn(samples, draw, self.num_clients, round, self.seed, self.owned)
         is_dense = suits_dense(edges, self.num_clients, draw)
         wanted = self.placement.wanted(edges.j, edges.i)
@@ -234,18 +210,17 @@ class ShardedEngine(CommonVerbs):
                 losses[part] = self._stack.try_models(models, readers, tried, drawn, is_dense)
         return self._exchange.of_edges(losses, edges)
 
-    def cross_gradient(self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int) -> Tree:
-        active = self.active
-        w = checked_weights(w, active).dense() * active[:, None]
+    def mixed_gradients(
+        self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int
+    ) -> tuple[Tree, int]:
         edges = edges_of(w)
-        count_cross_gradient(self.ledger, theta, edges)
         samples = 0
         out = {name: torch.zeros_like(t) for name, t in theta.items()}
 
         def work(ids: Tensor, models: Tree) -> Tree:
             nonlocal samples
             weights = w[ids][:, self._mine]
-            gradients, taken = self._stack.first_batch_gradients(models, weights, sgd, round)
+            gradients, taken = self._stack.mixed_gradients(models, weights, sgd, round)
             samples += taken
             return gradients
 
@@ -253,15 +228,12 @@ class ShardedEngine(CommonVerbs):
         for rows, gradients in self._exchange.errands("cross_gradients", theta, wanted, work):
             for name, g in gradients.items():
                 out[name][rows] += g
-        self.ledger.add_samples(int(self.ranks.total(torch.tensor([samples]))[0]))
-        return out
+        return out, int(self.ranks.total(torch.tensor([samples]))[0])
 
-    def gather(self, rows: Tensor) -> Tensor:
-        count_gather(self.ledger, rows, self.num_clients)
+    def _rows_of_all(self, rows: Tensor) -> Tensor:
         return self._exchange.rows(rows)
 
-    def total(self, x: Tensor) -> Tensor:
-        count_total(self.ledger, x, self.num_clients)
+    def _sum_of_all(self, x: Tensor) -> Tensor:
         return self.ranks.total(x)
 
     # ------------------------------------------------------------------ how good

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from scool.contracts import Evidence, SelfMode
 from scool.errors import ScoolError
-from scool.learning.difference import Difference
 from scool.priors.pairs import Pairs
 from scool.priors.safe_math import categorical_entropy, masked_log_softmax
-from scool.types import Tree
+from scool.types import Difference, Tree
 
 
 class Scores(NamedTuple):

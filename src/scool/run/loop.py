@@ -13,7 +13,7 @@ from torch import Tensor
 
 from scool.contracts import Method, OwnMethod, Recorder
 from scool.data.federation import Federation
-from scool.engine.memory import fitting_threads, memory_used
+from scool.engine.device import fitting_threads, memory_used
 from scool.engine.processes import Processes
 from scool.errors import RankLost, RunError, ScoolError
 from scool.evaluation.accuracy import evaluate

@@ -17,8 +17,8 @@ from scool.algorithms.between_rounds import with_between
 from scool.contracts import Engine, Method, Recorder
 from scool.data.build import with_validation
 from scool.data.federation import Federation
+from scool.engine.device import memory_at_start
 from scool.engine.local import LocalEngine
-from scool.engine.memory import memory_at_start
 from scool.engine.processes import Processes, announce, processes
 from scool.errors import RankLost, ScoolError, check_kind, require
 from scool.evaluation.metrics import Metric, chosen_metrics

@@ -1,13 +1,18 @@
-"""Which rank holds which clients: those that learn from each other should be together."""
+"""Which rank holds which clients: those that learn from each other should be together. And what a
+rank holds: the data of its clients, and a device."""
 
+import os
+from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from scool.data.federation import Federation, Split
+from scool.engine.device import resolve_device
 from scool.engine.edges import PairList, edges_of
-from scool.errors import require
+from scool.errors import ConfigError, require
 from scool.graph.edges import Matrix, as_matrix
 
 SPARSE = 0.5  # above this share of nonzero weights every rank needs everyone, wherever they are
@@ -101,3 +106,45 @@ def by_community(pairs: Tensor, counts: list[int]) -> Tensor:
             holder[client] = rank
             shared += mutual[client]
     return torch.from_numpy(holder.astype(np.int64))
+
+
+@dataclass(frozen=True)
+class Shard(Federation):
+    """Some clients of a federation. It may lack what the others hold, so it is not checked anew."""
+
+    def __post_init__(self) -> None:
+        pass
+
+
+def cut(federation: Federation, clients: Tensor) -> Shard:
+    """The clients `clients` (n,) with the samples they use, and no others."""
+
+    def part(split: Split) -> Split:
+        index = split.index[clients]
+        used, rows = index.unique(return_inverse=True)
+        return Split(split.x[used], rows.view_as(index), split.mask[clients], split.y[clients])
+
+    return Shard(
+        name=federation.name,
+        train=part(federation.train),
+        val=part(federation.val),
+        test=part(federation.test),
+        classes=federation.classes[clients],
+        task=federation.task,
+        transform=federation.transform,
+    )
+
+
+def rank_device(name: str, rank: int) -> str:
+    """The device of a rank: on a machine with GPUs, one each."""
+    local_rank = int(os.environ.get("LOCAL_RANK", rank))  # on its own machine, says torchrun
+    device = resolve_device(name)
+    if device.type != "cuda" or device.index is not None:
+        return str(device)
+    count = torch.cuda.device_count()
+    if local_rank >= count:
+        raise ConfigError(
+            f"device = {name!r} is not possible: this machine has {count} GPUs and more ranks. "
+            f"Start {count} ranks on it, or use --device cpu"
+        )
+    return f"cuda:{local_rank}"

@@ -10,25 +10,20 @@ from torch import Tensor, nn
 from torch._C import _functorch as functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch.func import vmap
 
-from scool.engine.device import HAS_TRITON
-from scool.engine.memory import tensor_cores
+from scool.engine.device import HAS_TRITON, tensor_cores
+from scool.engine.steps.cpu_images import by_chunks, by_workers, group_module, suits_workers
 from scool.engine.steps.cuda_graph import CapturedSteps
 from scool.engine.steps.fused import FusedStack, FusedStepper, takes_whole_layers
-from scool.engine.steps.grouped import by_chunks, group_module
 from scool.engine.steps.local_steps import (
-    Batch,
-    Phase,
+    GradientStepper,
     Stepper,
-    batch_at,
     one_by_one,
     stacked_gradient,
     stepwise,
     vmap_gradient,
 )
-from scool.engine.steps.optimisers import GradientStepper
-from scool.engine.steps.samples import Samples
+from scool.engine.steps.phases import Batch, Phase, Samples, batch_at
 from scool.engine.steps.stacked import Layer, stack_module
-from scool.engine.steps.workers import by_workers, suits_workers
 from scool.errors import ConfigError, unknown
 from scool.learning.local_sgd import Rule
 from scool.learning.losses import Loss

@@ -22,7 +22,8 @@ from scool.engine.steps.fused_layers import (
     linear,
     relu,
 )
-from scool.engine.steps.local_steps import Batch, fill
+from scool.engine.steps.local_steps import fill
+from scool.engine.steps.phases import Batch
 from scool.learning.local_sgd import Rule
 from scool.learning.losses import Loss, cross_entropy
 from scool.types import Tree

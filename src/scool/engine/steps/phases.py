@@ -1,115 +1,141 @@
 """One local phase of many models: whose samples, in which steps, and what came of it."""
 
-from collections.abc import Callable
 from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
 
-from scool.engine.steps.formulation import Formulation
-from scool.engine.steps.local_steps import Batch, Phase
-from scool.engine.steps.samples import Samples
-from scool.learning.local_sgd import LocalSGD, Rule, plan_batches
-from scool.learning.losses import Loss
-from scool.models import Functional
-from scool.randomness import derive
-from scool.types import Params, Tree
+from scool.data.federation import Split, are_tokens
+from scool.data.transform import ImageTransform
+from scool.engine.device import HAS_TRITON
+from scool.learning.local_sgd import LocalSGD, plan_batches
+from scool.randomness import advance, derive, uniform
+from scool.types import Tree
+
+
+@final
+class Samples:
+    """One split of the federation as the models see it."""
+
+    def __init__(self, split: Split, transform: ImageTransform | None, dtype: torch.dtype) -> None:
+        self.split = split
+        self.transform = transform
+        self.dtype = dtype
+        self.width = split.index.shape[1]
+        is_image = transform is not None and split.x.dtype == torch.uint8 and split.x.dim() == 4
+        self._has_kernel = (
+            is_image
+            and split.x.is_cuda
+            and split.x.shape[1] in (1, 3)
+            and dtype == torch.float32
+            and HAS_TRITON
+        )
+
+    def fetch(
+        self, clients: Tensor, position: Tensor, draws: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of entries `position` (n, ...) of the clients' (n,) own lists.
+
+        Whole numbers (token ids) stay as they are. `draws` (n, ..., d) are the random numbers of
+        the augmentation; without them the inputs are prepared as for evaluation.
+        """
+        rows = clients.view(-1, *[1] * (position.dim() - 1))
+        pool_rows = self.split.index[rows, position]
+        y = self.split.y[rows, position]
+        if self._has_kernel and self.transform is not None:
+            from scool.engine.kernels.images import fetch_images
+
+            return fetch_images(self.split.x, pool_rows, draws, self.transform, self.dtype), y
+        x = self.split.x[pool_rows]
+        if self.transform is not None:
+            x = self.transform.evaluate(x) if draws is None else self.transform.augment(x, draws)
+        if y.is_floating_point():
+            y = y.to(self.dtype)
+        return (x if are_tokens(x) else x.to(self.dtype)), y
+
+    def augmentation(self, key: int, streams: Tensor, shape: torch.Size) -> Tensor | None:
+        """Random numbers for `shape` samples of each stream; None where nothing is random."""
+        if self.transform is None or not self.transform.num_draws:
+            return None
+        return uniform(key, streams, (*shape, self.transform.num_draws))
+
+
+class Batch(NamedTuple):
+    """One local step of c clients."""
+
+    x: Tensor  # (c, b, ...)
+    y: Tensor  # (c, b, ...)
+    weight: Tensor  # (c, b): 1 for a sample, 0 for padding
+    stream: Tensor | None = None  # (c,) of what the models draw in this step
+
+
+class Phase(NamedTuple):
+    """The samples of one local phase of c clients, S steps of b samples."""
+
+    ids: Tensor  # (c,) the clients
+    position: Tensor  # (c, S, b) entries of each client's own list
+    weight: Tensor  # (c, S, b): 1 for a sample, 0 for padding
+    active: Tensor  # (c, S): 1 where a client takes the step
+    draws: Tensor | None  # (c, S, b, d) random numbers of the augmentation
+    stream: Tensor | None = None  # (c,) of what the models draw in this round
+    start: Tensor | None = None  # (c,) whose model each begins with; None: one row each
+
+    def begin(self, theta: Tree) -> Tree:
+        """The models (c, ...) to begin with."""
+        return theta if self.start is None else {n: t[self.start] for n, t in theta.items()}
+
+    def of(self, client: int) -> "Phase":
+        """The phase of one client alone."""
+        return Phase(*(None if part is None else part[client : client + 1] for part in self))  # type: ignore
+
+
+def batch_at(samples: Samples, phase: Phase, step: Tensor) -> Batch:
+    """The batch of a step, whose number (1,) stays on the device: reading it would wait."""
+    position = phase.position.index_select(1, step)[:, 0]
+    draws = None if phase.draws is None else phase.draws.index_select(1, step)[:, 0]
+    x, y = samples.fetch(phase.ids, position, draws)
+    stream = None if phase.stream is None else advance(phase.stream, step)
+    return Batch(x, y, phase.weight.index_select(1, step)[:, 0], stream)
+
+
+def plan_phase(
+    samples: Samples, sgd: LocalSGD, hosts: Tensor, names: Tensor, round: int, seed: int
+) -> Phase:
+    """The phase of a round on the data of the hosts (c,), which randomness calls `names` (c,):
+    a function of (seed, round, name)."""
+    plan = plan_batches(sgd, samples.split.mask[hosts], names, round, seed)
+    shape = plan.position.shape[1:]
+    draws = samples.augmentation(derive(seed, "augment", round), names, shape)
+    return Phase(hosts, plan.position, plan.weight.to(samples.dtype), plan.active, draws)
+
+
+def dropout_streams(names: Tensor, round: int, seed: int) -> Tensor:
+    """(c,) where the numbers that the models draw in a round begin."""
+    streams = [derive(seed, "dropout", round, name) for name in names.tolist()]
+    return torch.tensor(streams, device=names.device)
 
 
 class Outcome(NamedTuple):
     """What came of c models."""
 
-    theta: Tree  # (c, ...); lent, where `start` was given
+    theta: Tree  # (c, ...); lent, where the phase says whose models to begin with
     loss: Tensor  # (c,) mean over the steps; on the CPU, as the next
     stop: Tensor  # (c,) the step at which a number was found not to be finite, -1 for none
 
 
-@final
-class LocalPhases:
-    """Samples, order and random numbers of a phase are a function of (seed, round, client)."""
-
-    def __init__(self, formulation: Formulation, train: Samples, ids: Tensor, seed: int) -> None:
-        """`ids` (K,) says what randomness calls the clients."""
-        self._formulation, self._train, self._ids, self._seed = formulation, train, ids, seed
-
-    def run(
-        self,
-        theta: Tree,
-        hosts: Tensor,
-        rule: Rule,
-        anchor: Tree | None,
-        round: int,
-        start: Tensor | None = None,
-    ) -> Outcome:
-        """The steps of c models, or of rows `start` (c,) of some, each on the data of its host
-        (c,). What is not finite is found after the phase, without waiting at any step."""
-        phase = self._plan(rule.sgd, hosts, round)._replace(start=start)
-        if self._formulation.may_draw:
-            names = self._ids[hosts].tolist()
-            streams = [derive(self._seed, "dropout", round, name) for name in names]
-            phase = phase._replace(stream=torch.tensor(streams, device=hosts.device))
-        trained, losses = self._formulation.train(self._train, theta, phase, rule, anchor)
-        taken = phase.active > 0
-        count = taken.sum(dim=1)
-        mean = losses.where(taken, 0.0).sum(dim=1) / count.clamp(min=1)
-        broken = taken & ~losses.isfinite()
-        stop = torch.where(broken.any(dim=1), broken.to(torch.int8).argmax(dim=1), -1)
-        is_bad = (stop < 0) & ~_finite(trained)  # the last step broke the model
-        return Outcome(trained, mean.cpu(), torch.where(is_bad, count - 1, stop).cpu())
-
-    def first_batch(self, sgd: LocalSGD, round: int) -> Batch:
-        """The batch with which every client begins the round."""
-        everyone = torch.arange(len(self._ids), device=self._ids.device)
-        phase = self._plan(sgd, everyone, round)
-        draws = None if phase.draws is None else phase.draws[:, 0]
-        x, y = self._train.fetch(everyone, phase.position[:, 0], draws)
-        return Batch(x, y, phase.weight[:, 0])
-
-    def _plan(self, sgd: LocalSGD, hosts: Tensor, round: int) -> Phase:
-        names = self._ids[hosts]
-        plan = plan_batches(sgd, self._train.split.mask[hosts], names, round, self._seed)
-        shape = plan.position.shape[1:]
-        draws = self._train.augmentation(derive(self._seed, "augment", round), names, shape)
-        return Phase(hosts, plan.position, plan.weight.to(self._train.dtype), plan.active, draws)
+def examine(phase: Phase, theta: Tree, losses: Tensor) -> Outcome:
+    """What came of a phase, from the models after it and the losses (c, S) of its steps. What is
+    not finite is found here, so that no step waits for the host."""
+    taken = phase.active > 0
+    count = taken.sum(dim=1)
+    mean = losses.where(taken, 0.0).sum(dim=1) / count.clamp(min=1)
+    broken = taken & ~losses.isfinite()
+    stop = torch.where(broken.any(dim=1), broken.to(torch.int8).argmax(dim=1), -1)
+    is_bad = (stop < 0) & ~are_finite(theta)  # the last step broke the model
+    return Outcome(theta, mean.cpu(), torch.where(is_bad, count - 1, stop).cpu())
 
 
-def mixed_gradients(
-    model: Functional, loss: Loss, theta: Tree, batch: Batch, weights: Tensor, models: int
-) -> Tree:
-    r"""$\sum_j w_{ij} \nabla L(b_j; \theta_i)$ of m models, weights (m, K), for the batches of K
-    clients; so many models at a time. A batch of weight 0 does not count, whatever it gives."""
-    found = _weighted_gradients(model, loss, theta, batch, weights, models)
-    for i in (~_finite(found)).nonzero()[:, 0].tolist():  # 0 times infinity is NaN
-        used = weights[i] != 0
-        own = {name: t[i : i + 1] for name, t in theta.items()}
-        again = {name: torch.zeros_like(t) for name, t in own.items()}
-        if bool(used.any()):
-            few = Batch(batch.x[used], batch.y[used], batch.weight[used])
-            row = weights[i : i + 1, used]
-            again = _weighted_gradients(model, loss, own, few, row, models)
-        for name, g in again.items():
-            found[name][i] = g[0]
-    return found
-
-
-def _weighted_gradients(
-    model: Functional, loss: Loss, theta: Tree, batch: Batch, weights: Tensor, models: int
-) -> Tree:
-    """The same as a plain sum."""
-    x, y, here, _ = batch
-    share = (here / here.sum(dim=1, keepdim=True).clamp(min=1)).flatten()
-    x, y = x.flatten(0, 1), y.flatten(0, 1)
-
-    def objective(params: Params, row: Tensor) -> Tensor:
-        per_sample = row[:, None].expand(-1, here.shape[1]).flatten()
-        return (loss(model(params, x), y) * share * per_sample).sum()
-
-    gradient: Callable[..., Tree] = vmap(grad(objective), chunk_size=models)
-    return gradient(theta, weights)
-
-
-def _finite(tree: Tree) -> Tensor:
+def are_finite(tree: Tree) -> Tensor:
     """(c,) bool: all of the model are numbers. Extremes show it without a copy of the model."""
     parts: list[Tensor] = []
     for stacked in tree.values():

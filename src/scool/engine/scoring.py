@@ -1,19 +1,24 @@
-"""Models on the data of others: K x K losses, batched over models rather than over pairs."""
+"""Models on data: on a draw of the data of others, on whole splits, and their gradients there."""
 
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
+from torch.func import grad, vmap
 
+from scool.contracts import PerClient, PerSample
+from scool.engine.device import tensor_cores
 from scool.engine.edges import PairList
 from scool.engine.steps.formulation import Formulation
-from scool.engine.steps.samples import Samples
+from scool.engine.steps.phases import Batch, Samples, are_finite
 from scool.errors import require
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import draw_samples
-from scool.learning.losses import with_label_noise
+from scool.learning.losses import Loss, with_label_noise
+from scool.models import Functional
 from scool.randomness import derive
-from scool.types import Tree
+from scool.types import Params, Tree
 
 
 class Part(NamedTuple):
@@ -134,3 +139,114 @@ def sparse_losses(
             mean = (values * weight).sum(2) / weight.sum(2).clamp(min=1)
             result[models[:, None], slots] = mean
     return result[i, slot]
+
+
+def _batches(source: Samples, ids: Tensor, rows: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Inputs, targets and which of them are samples (c, s) of c clients, about `rows` at a time."""
+    mask = source.split.mask[ids]
+    for part in torch.arange(source.width, device=ids.device).split(max(1, rows // len(ids))):
+        x, y = source.fetch(ids, part.expand(len(ids), -1), None)
+        yield x, y, mask[:, part]
+
+
+def mean_gradient(
+    formulation: Formulation, source: Samples, theta: Tree, ids: Tensor, rows: int
+) -> tuple[Tree, Tensor]:
+    """Of the models (c, ...) of clients ids (c,): gradients of their mean losses, and these (c,)
+    float64; 0 and NaN for a client without samples."""
+    count = source.split.mask[ids].sum(dim=1).double()
+    mean = torch.zeros_like(count)
+    total = {name: torch.zeros_like(t) for name, t in theta.items()}
+    for x, y, here in _batches(source, ids, rows):
+        weight = here.to(source.dtype)
+        share = weight.sum(dim=1).double() / count.clamp(min=1)
+        grads, losses = formulation.gradient(theta, Batch(x, y, weight))
+        mean += losses.double() * share
+        for name, g in grads.items():
+            total[name] += g * share.to(g).view(-1, *[1] * (g.dim() - 1))
+    return total, mean.where(count > 0, torch.nan)
+
+
+def mean_metric(
+    formulation: Formulation,
+    source: Samples,
+    theta: Tree,
+    ids: Tensor,
+    classes: Tensor,
+    metric: PerSample,
+    rows: int,
+) -> Tensor:
+    """(c,) or (c, m) float64 means of a metric, NaN for a client without samples. `classes` (c, C)
+    says which ones the clients have."""
+    judge = vmap(metric)
+    sums: list[Tensor] = []
+    for x, y, here in _batches(source, ids, rows):
+        with tensor_cores():
+            outputs = formulation.outputs(theta, x)
+        values = judge(outputs, y, classes).double()  # (c, s[, m])
+        here = here.view(*values.shape[:2], *[1] * (values.dim() - 2))
+        sums.append(values.where(here, 0.0).sum(dim=1))
+    total = torch.stack(sums).sum(dim=0)
+    count = source.split.mask[ids].sum(dim=1).view(-1, *[1] * (total.dim() - 1))
+    return total / count  # 0 / 0 is NaN
+
+
+def client_metric(
+    formulation: Formulation,
+    source: Samples,
+    theta: Tree,
+    ids: Tensor,
+    classes: Tensor,
+    metric: PerClient,
+    count: int,
+    rows: int,
+) -> Tensor:
+    """(c, count) float64 numbers of a metric that sees all samples of a client, NaN for a client
+    without samples."""
+    outputs: list[Tensor] = []
+    targets: list[Tensor] = []
+    for x, y, _ in _batches(source, ids, rows):
+        with tensor_cores():
+            outputs.append(formulation.outputs(theta, x).double().cpu())
+        targets.append(y.double().cpu() if y.is_floating_point() else y.cpu())
+    found = torch.full((len(ids), count), torch.nan, dtype=torch.float64)
+    answers, right = torch.cat(outputs, dim=1), torch.cat(targets, dim=1)
+    mask, classes = source.split.mask[ids].cpu(), classes.cpu()
+    for i in mask.any(dim=1).nonzero()[:, 0].tolist():
+        found[i] = metric(answers[i][mask[i]], right[i][mask[i]], classes[i])
+    return found
+
+
+def mixed_gradients(
+    model: Functional, loss: Loss, theta: Tree, batch: Batch, weights: Tensor, models: int
+) -> Tree:
+    r"""$\sum_j w_{ij} \nabla L(b_j; \theta_i)$ of m models, weights (m, K), for the batches of K
+    clients; so many models at a time. A batch of weight 0 does not count, whatever it gives."""
+    found = _weighted_gradients(model, loss, theta, batch, weights, models)
+    for i in (~are_finite(found)).nonzero()[:, 0].tolist():  # 0 times infinity is NaN
+        used = weights[i] != 0
+        own = {name: t[i : i + 1] for name, t in theta.items()}
+        again = {name: torch.zeros_like(t) for name, t in own.items()}
+        if bool(used.any()):
+            few = Batch(batch.x[used], batch.y[used], batch.weight[used])
+            row = weights[i : i + 1, used]
+            again = _weighted_gradients(model, loss, own, few, row, models)
+        for name, g in again.items():
+            found[name][i] = g[0]
+    return found
+
+
+def _weighted_gradients(
+    model: Functional, loss: Loss, theta: Tree, batch: Batch, weights: Tensor, models: int
+) -> Tree:
+    """The same as a plain sum."""
+    x, y, here, _ = batch
+    share = (here / here.sum(dim=1, keepdim=True).clamp(min=1)).flatten()
+    x, y = x.flatten(0, 1), y.flatten(0, 1)
+
+    def objective(params: Params, row: Tensor) -> Tensor:
+        per_sample = row[:, None].expand(-1, here.shape[1]).flatten()
+        return (loss(model(params, x), y) * share * per_sample).sum()
+
+    gradient: Callable[..., Tree] = vmap(grad(objective), chunk_size=models)
+    return gradient(theta, weights)
