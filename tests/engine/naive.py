@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from scool.data.arrays import from_arrays
 from scool.data.federation import Federation
@@ -13,7 +14,7 @@ from scool.learning.local_sgd import LocalSGD, plan_batches
 from scool.learning.losses import LOSSES
 from scool.models.stack import StreamDropout, with_streams
 from scool.randomness import advance, derive
-from scool.types import Tree
+from scool.types import Params, Tree
 from toys import one, own_data
 
 Optimiser = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -58,6 +59,10 @@ def inputs_of(federation: Federation, client: int, dtype: torch.dtype) -> tuple[
     """`own_data`, with token ids left whole."""
     x, y = own_data(federation, client, dtype)
     return (x if federation.train.x.is_floating_point() else x.long()), y
+
+
+def mean_loss(module: nn.Module, params: Params, x: Tensor, y: Tensor, task: str) -> Tensor:
+    return LOSSES[task](functional_call(module, params, (x,)), y).mean()
 
 
 def naive_training(
