@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from scool.data.client import Client, client_of
 from scool.data.transform import ImageTransform
 from scool.errors import DataError, unknown
 
@@ -107,6 +108,16 @@ class Federation:
             classes=self.classes.to(device),
         )
 
+    def client(self, which: int | str) -> Client:
+        """One client by number or name: its `number`, its `name`, and the samples `(x, y)` of its
+        `train`, `val` and `test` parts.
+
+        >>> from scool.data.digits import digits
+        >>> digits(num_clients=4, groups=2).client(0).train.x.shape[1:]
+        torch.Size([64])
+        """
+        return client_of(self, which)
+
     def client_name(self, client: int) -> str:
         """How messages call a client: its number, and its name where it has one."""
         return f"{client} ({self.client_names[client]})" if self.client_names else str(client)
@@ -117,7 +128,7 @@ class Federation:
             ("federation", self.name),
             ("task", f"{self.task}, {self.num_outputs} outputs, input {self.input_shape}"),
             ("clients", str(self.num_clients)),
-            *((f"{part} samples", _spread(getattr(self, part).sizes)) for part in _PARTS),
+            *((f"{part} samples", _spread(getattr(self, part).sizes)) for part in PARTS),
         ]
         if self.task == "classification":
             rows.append(("classes per client", _spread(self.classes.sum(dim=1))))
@@ -157,7 +168,7 @@ class Federation:
         return html_of(self)
 
 
-_PARTS = ("train", "val", "test")
+PARTS = ("train", "val", "test")
 
 
 def _spread(numbers: Tensor) -> str:
@@ -212,7 +223,7 @@ def check(federation: Federation) -> None:
             range or outside the client's task, a class of a client has no training sample
             anywhere, or the true graph is none.
     """
-    for part in _PARTS:
+    for part in PARTS:
         _check_shapes(federation, part, getattr(federation, part))
     empty = (federation.train.sizes == 0).nonzero().flatten().tolist()
     if empty:
@@ -221,7 +232,7 @@ def check(federation: Federation) -> None:
             f"({len(empty)} such clients): give it data or leave it out"
         )
     if federation.task == "classification":
-        for part in _PARTS:
+        for part in PARTS:
             _check_labels(federation, part, getattr(federation, part))
         _check_held(federation)
     _check_graph(federation)

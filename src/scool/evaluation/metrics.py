@@ -36,6 +36,15 @@ class Metric:
     digits: int = 3
     """Digits behind the point in tables."""
 
+    def check_task(self, task: Task) -> None:
+        """
+        Raises:
+            ConfigError: this metric does not belong to the task.
+        """
+        fitting = ", ".join(m.name for m in METRICS.values() if m.task in (None, task))
+        is_fit = self.task in (None, task)
+        require(is_fit, "metrics", self.name, f"this is {task}: give {fitting}")
+
     def __call__(self, outputs: Tensor, targets: Tensor) -> float:
         """Its value for one client; NaN where outputs are no numbers.
 
@@ -148,6 +157,22 @@ ALWAYS: dict[Task, tuple[str, ...]] = {"classification": (), "regression": ("rms
 """Metrics beside the score that need not be asked for."""
 
 
+def as_metric(metric: Any) -> Metric:
+    """The metric of a name, or of a function of your own.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if isinstance(metric, str):
+        return METRICS[metric] if metric in METRICS else unknown("metric", metric, METRICS)
+    remedy = "give a name, e.g. 'auc', or a function (outputs, targets) -> number"
+    require(callable(metric), "metric", metric, remedy)
+    if isinstance(metric, Metric):
+        return metric
+    name = getattr(metric, "__name__", type(metric).__name__)
+    return Metric(name, cast("Function", metric))
+
+
 def named(metric: Any) -> str:
     """The name of a metric: of an entry, or of a function or `Metric` of your own, which becomes an
     entry.
@@ -155,18 +180,14 @@ def named(metric: Any) -> str:
     Raises:
         ConfigError: it is none, or has the name of another one.
     """
-    if isinstance(metric, str):
-        return metric if metric in METRICS else unknown("metric", metric, METRICS)
-    if not isinstance(metric, Metric):
-        name = getattr(metric, "__name__", type(metric).__name__)
-        remedy = "give a name, or a function (outputs, targets) -> number that has a name"
-        require(callable(metric) and name.isidentifier(), "metrics", metric, remedy)
-        metric = Metric(name, cast("Function", metric))
-    is_free = metric.name not in {entry.name for entry in _ENTRIES}
-    is_free |= METRICS.get(metric.name) == metric
-    require(is_free, "metrics", metric.name, "scool has one of that name; choose another")
-    METRICS[metric.name] = metric
-    return metric.name
+    found = as_metric(metric)
+    remedy = "give a name, or a function (outputs, targets) -> number that has a name"
+    require(found.name.isidentifier(), "metrics", metric, remedy)
+    is_free = found.name not in {entry.name for entry in _ENTRIES}
+    is_free |= METRICS.get(found.name) == found
+    require(is_free, "metrics", found.name, "scool has one of that name; choose another")
+    METRICS[found.name] = found
+    return found.name
 
 
 def checked_names(metrics: Any) -> tuple[str, ...]:
@@ -182,9 +203,8 @@ def chosen_metrics(names: Sequence[str], task: Task) -> list[Metric]:
     Raises:
         ConfigError: one of them belongs to another task.
     """
-    fitting = [metric.name for metric in METRICS.values() if metric.task in (None, task)]
     for name in names:
-        require(name in fitting, "metrics", name, f"this is {task}: give {', '.join(fitting)}")
+        METRICS[name].check_task(task)
     wanted = dict.fromkeys((*names, *ALWAYS[task]))
     return [METRICS[name] for name in wanted if name != SCORE[task]]
 

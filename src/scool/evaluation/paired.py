@@ -24,7 +24,7 @@ class Interval(NamedTuple):
 
     low: float
     high: float
-    count: int  # of the numbers that it was computed from
+    count: int  # pyright: ignore[reportIncompatibleMethodOverride] # of how many numbers
 
 
 @dataclass(frozen=True)

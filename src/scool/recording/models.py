@@ -37,6 +37,14 @@ def model_name(client: int) -> str:
     return f"client-{client:04d}.safetensors"
 
 
+def exported_models(path: Path) -> dict[int, Path]:
+    """The files of clients' models in a folder that `scool export` wrote, or in its `models`, by
+    the number of the client."""
+    files = [f for place in (path, path / "models") for f in place.glob("client-*.safetensors")]
+    numbers = ((file.stem.removeprefix("client-"), file) for file in sorted(files))
+    return {int(number): file for number, file in numbers if number.isdecimal()}
+
+
 def read_fixed(folder: RunFolder) -> Params:
     """What all models of a run share; nothing where they share nothing.
 

@@ -43,11 +43,12 @@ def _read() -> dict[str, tuple[Row, ...]]:
 def _row(family: Mapping[str, Any], entry: Mapping[str, Any], places: Mapping[str, Any]) -> Row:
     """One row; that of an ablation starts from the row that it is compared with."""
     against = entry.get("against", family.get("against", ""))
-    values = {"against": "" if against == entry["name"] else against} | entry
+    values = {"against": "" if against == entry["name"] else against, **entry}
     if question := family.get("name", ""):
-        base = _row(*places[against], places)
+        its_family, its_entry = places[against]
+        base = _row(its_family, its_entry, places)
         about = base.about if family.get("keeps_about") else ""
-        values = {"method": base.method, "rounds": base.rounds, "about": about} | values
+        values = {"method": base.method, "rounds": base.rounds, "about": about, **values}
         values["options"] = {**base.options, **entry.get("options", {})}
     return Row(family=question, **values)
 

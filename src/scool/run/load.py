@@ -9,16 +9,27 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from scool.data.client import find_client
 from scool.data.transform import ImageTransform
-from scool.errors import ConfigError, RunError, first_few, require
+from scool.errors import ConfigError, RunError, first_few, require, unknown
 from scool.evaluation.accuracy import own_outputs
 from scool.models import ModelConfig, fixed_tensors, unstack
 from scool.recording.clients import Clients, read_clients
 from scool.recording.folder import RunFolder
-from scool.recording.models import model_name, read_exported, read_fixed, read_model, write_model
+from scool.recording.models import (
+    exported_models,
+    model_name,
+    read_exported,
+    read_fixed,
+    read_model,
+    write_model,
+)
 from scool.recording.seals import warn_damage
 from scool.run.options import with_options
 from scool.types import Params, Tree
+
+BATCH = 4096
+"""Samples that a model answers at a time."""
 
 
 @final
@@ -53,19 +64,41 @@ class ClientModel(nn.Module):
             inputs = self.transform.evaluate(inputs)
         return self.network(inputs.to(first.device, first.dtype))
 
-    @torch.no_grad()
-    def predict(self, x: Tensor | np.ndarray) -> Tensor:
+    def predict(self, x: Tensor | np.ndarray, batch: int = BATCH) -> Tensor:
         """The class of each sample, among the client's own; for regression the targets.
+
+        Args:
+            x: samples, first axis first.
+            batch: how many are computed at a time.
 
         Raises:
             ConfigError: some samples are not finite, so that no answer would mean anything.
         """
+        outputs = self.own_outputs(x, batch)
+        return outputs if self.classes is None else outputs.argmax(dim=-1)
+
+    def predict_proba(self, x: Tensor | np.ndarray, batch: int = BATCH) -> Tensor:
+        """(n, C) how probable each class is, by the softmax of the outputs; 0 for classes that the
+        client never answers with.
+
+        Raises:
+            ConfigError: some samples are not finite, or this is regression.
+        """
+        remedy = "a regression has no probabilities; `predict` gives the targets"
+        require(self.classes is not None, "predict_proba", "regression", remedy)
+        return self.own_outputs(x, batch).softmax(dim=-1)
+
+    @torch.no_grad()
+    def own_outputs(self, x: Tensor | np.ndarray, batch: int = BATCH) -> Tensor:
+        """The outputs as they are judged: minus infinity for classes that the client never answers
+        with; for regression the targets."""
+        require(batch >= 1, "batch", batch, "give at least 1")
         inputs = self._fitting(x)
         self._check_finite(inputs)
-        outputs = self(inputs)
+        outputs = torch.cat([self(part) for part in inputs.split(batch)])
         if self.classes is None:
             return outputs
-        return own_outputs(outputs, self.classes.to(outputs.device)).argmax(dim=-1)
+        return own_outputs(outputs, self.classes.to(outputs.device))
 
     def _fitting(self, x: Tensor | np.ndarray) -> Tensor:
         """The inputs as a tensor of the right shape."""
@@ -99,12 +132,14 @@ class ClientModel(nn.Module):
 Own = nn.Module | Callable[[], nn.Module]
 
 
-def load_model(run: str | Path, client: int, module: Own | None = None) -> ClientModel:
+def load_model(
+    run: str | Path, client: int | str | None = None, module: Own | None = None
+) -> ClientModel:
     """A client's model, from the newest checkpoint of a run or from an exported file.
 
     Args:
         run: a run folder, a folder that `Result.export` or `scool export` wrote, or one file of it.
-        client: its number.
+        client: its number or its name; not needed where there is one model only.
         module: the network, or a function that builds it, where the run had one of its own.
 
     >>> import scool, tempfile
@@ -116,20 +151,33 @@ def load_model(run: str | Path, client: int, module: Own | None = None) -> Clien
     torch.Size([3])
     """
     path = Path(run)
-    is_whole = isinstance(client, int) and client >= 0
-    require(is_whole, "client", client, "give the number of a client, from 0 on")
     if path.is_file():
         return _assemble(*read_model(path), module, path)
-    for folder in (path, path / "models"):
-        if (folder / model_name(client)).is_file():
-            return _assemble(*read_exported(folder, client), module, path)
-    exported = sorted(
-        p.name for f in (path, path / "models") for p in f.glob("client-*.safetensors")
-    )
-    if not (path / "run.json").is_file() and exported:
-        remedy = f"{path} has models from {exported[0]} to {exported[-1]}"
-        raise ConfigError(f"client = {client} is not possible: {remedy}")
-    return _assemble(*params_of(path, client), module, path)
+    is_run = (path / "run.json").is_file()
+    exported = {} if is_run else exported_models(path)
+    if not exported:
+        return _assemble(*params_of(path, client), module, path)
+    number = _among(exported, client, path)
+    return _assemble(*read_exported(exported[number].parent, number), module, path)
+
+
+def _among(exported: Mapping[int, Path], client: int | str | None, path: Path) -> int:
+    """The number of a client whose model is in a folder of exported ones."""
+    if client is None:
+        one_of = f"{path} has {len(exported)} models; give the number or the name of a client"
+        require(len(exported) == 1, "client", client, one_of)
+        return next(iter(exported))
+    if isinstance(client, str):
+        names = {number: read_model(file)[1].get("name") for number, file in exported.items()}
+        known = [name for name in names.values() if name]
+        require(bool(known), "client", client, "the models here have no names; give a number")
+        return next((n for n, name in names.items() if name == client), None) or unknown(
+            "client", client, known
+        )
+    first, last = (exported[n].name for n in (min(exported), max(exported)))
+    remedy = f"{path} has models from {first} to {last}"
+    require(client in exported, "client", client, remedy)
+    return int(client)
 
 
 def theta_of(folder: RunFolder) -> tuple[int, Tree]:
@@ -155,14 +203,15 @@ def theta_of(folder: RunFolder) -> tuple[int, Tree]:
     return checkpoint.rounds, theta
 
 
-def params_of(path: Path, client: int) -> tuple[Params, dict[str, Any]]:
+def params_of(path: Path, client: int | str | None) -> tuple[Params, dict[str, Any]]:
     """What a client's model holds in the newest checkpoint of a run, and what it is for."""
     folder = RunFolder.open(path)
     _, theta = theta_of(folder)
-    last = len(next(iter(theta.values()))) - 1
-    require(client in range(last + 1), "client", client, f"give a number from 0 to {last}")
-    tensors = {**read_fixed(folder), **unstack(theta, client)}
-    return tensors, about_model(folder.header, read_clients(folder), client)
+    clients = read_clients(folder)
+    names = clients.client_names if clients else None
+    number = find_client(client, len(next(iter(theta.values()))), names)
+    tensors = {**read_fixed(folder), **unstack(theta, number)}
+    return tensors, about_model(folder.header, clients, number)
 
 
 def about_model(header: Mapping[str, Any], clients: Clients | None, client: int) -> dict[str, Any]:

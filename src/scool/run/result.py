@@ -12,13 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from scool.columns import LAST
-from scool.data.federation import Federation
+from scool.data.client import Samples, find_client
+from scool.data.federation import PARTS, Federation, Part
 from scool.errors import require, unknown
+from scool.evaluation.metrics import Function, Metric, as_metric
 from scool.graph.edges import Matrix, as_matrix
 from scool.health import Health
 from scool.models import unstack
 from scool.run.graph import Graph
-from scool.run.load import ClientModel
+from scool.run.load import BATCH, ClientModel
 from scool.types import Tree
 
 
@@ -42,8 +44,13 @@ class Result:
 
     @property
     def accuracy(self) -> Tensor:
-        """(K,) test accuracy of each client in percent (for regression R^2); NaN where a client
-        has no test samples."""
+        """(K,) test accuracy of each client in percent; NaN where a client has no test samples.
+
+        Raises:
+            ConfigError: this is regression, whose `score` is R^2.
+        """
+        remedy = "a regression has none; `result.score` is R^2 of each client"
+        require(self.federation.task == "classification", "accuracy", "of regression", remedy)
         return self.score
 
     @property
@@ -84,29 +91,61 @@ class Result:
             return None
         return sum(row["epochs"] for row in self.history)
 
-    def model(self, client: int) -> nn.Module:
-        """A client's own model, ready for prediction."""
-        last = self.federation.num_clients - 1
-        require(client in range(last + 1), "client", client, f"give a number from 0 to {last}")
+    def model(self, client: int | str) -> nn.Module:
+        """A client's own model, by its number or name, ready for prediction."""
+        data = self.federation
+        number = find_client(client, data.num_clients, data.client_names)
         module = copy.deepcopy(self.module).cpu().eval()
-        module.load_state_dict(unstack(self.theta, int(client)), strict=False)
+        module.load_state_dict(unstack(self.theta, number), strict=False)
         return module
 
-    def predict(self, client: int, x: Tensor | np.ndarray) -> Tensor:
+    def predict(self, client: int | str, x: Tensor | np.ndarray, batch: int = BATCH) -> Tensor:
         """What a client's model says about torch or numpy inputs: classes among the client's own,
-        or targets. Images are prepared as for evaluation."""
-        return self._ready(client).predict(x)
+        or targets. Images are prepared as for evaluation. Computed `batch` samples at a time."""
+        return self._ready(client).predict(x, batch)
+
+    def predict_proba(
+        self, client: int | str, x: Tensor | np.ndarray, batch: int = BATCH
+    ) -> Tensor:
+        """(n, C) how probable each class is; 0 for classes that the client never answers with."""
+        return self._ready(client).predict_proba(x, batch)
 
     @torch.no_grad()
-    def outputs(self, client: int, x: Tensor | np.ndarray) -> Tensor:
+    def outputs(self, client: int | str, x: Tensor | np.ndarray) -> Tensor:
         """The outputs behind `predict`: logits of all classes, or targets."""
         return self._ready(client)(x)
 
-    def _ready(self, client: int) -> ClientModel:
+    def evaluate(self, metric: str | Metric | Function, on: Part = "test") -> Tensor:
+        """(K,) float64: what a metric says of each client's model on the client's own samples; NaN
+        where it is not defined, or the client has no such samples.
+
+        Args:
+            metric: a name such as "auc", or a function (outputs, targets) -> number of your own,
+                which sees what the metrics of a run see (`docs/metrics.md`).
+            on: "train", "val" or "test".
+        """
+        if on not in PARTS:
+            unknown("part of the data", on, PARTS)
+        data, found = self.federation, as_metric(metric)
+        found.check_task(data.task)
+        is_good = getattr(data, on).is_finite().tolist()
+        values: list[float] = []
+        for number, good in enumerate(is_good):
+            samples: Samples = getattr(data.client(number), on)
+            can = good and len(samples.y) > 0
+            values.append(
+                found(self._ready(number).own_outputs(samples.x).double().cpu(), _exact(samples.y))
+                if can
+                else math.nan
+            )
+        return torch.tensor(values, dtype=torch.float64)
+
+    def _ready(self, client: int | str) -> ClientModel:
         data, is_class = self.federation, self.federation.task == "classification"
+        number = find_client(client, data.num_clients, data.client_names)
         return ClientModel(
-            self.model(client),
-            data.classes[client].cpu() if is_class else None,
+            self.model(number),
+            data.classes[number].cpu() if is_class else None,
             input_shape=data.input_shape,
             transform=data.transform,
             takes_tokens=data.takes_tokens,
@@ -183,3 +222,8 @@ def finite(value: Tensor | float) -> float | None:
     """A number that JSON can hold: None for NaN and infinities."""
     number = float(value)
     return number if math.isfinite(number) else None
+
+
+def _exact(y: Tensor) -> Tensor:
+    """Targets as metrics get them."""
+    return (y.double() if y.is_floating_point() else y).cpu()
