@@ -29,12 +29,16 @@ from scool.run.load import load_model
 from scool.run.loop import fit
 from scool.run.options import RunSettings
 from scool.run.result import Result
+from scool.sweep.own import compare, tune
+from scool.sweep.results import ComparisonResult
+from scool.sweep.tune import SearchResult
 from scool.version import __version__ as __version__
 
 __all__ = [
     "MMSBM",
     "SBM",
     "Attention",
+    "ComparisonResult",
     "CrossDraw",
     "DataConfig",
     "Dirac",
@@ -46,12 +50,15 @@ __all__ = [
     "Result",
     "RunSettings",
     "ScoolError",
+    "SearchResult",
     "Split",
+    "compare",
     "digits",
     "fit",
     "from_arrays",
     "load",
     "load_model",
     "synthetic",
+    "tune",
 ]
 __all__ += algorithms.__all__

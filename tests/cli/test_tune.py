@@ -160,20 +160,20 @@ def test_a_folder_that_holds_no_finished_search(
 def test_ctrl_c_keeps_what_is_finished(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from scool.sweep import tune as tune_module
+    from scool.sweep import runner
 
-    execute, begun = tune_module.execute, []
+    fit, begun = runner.fit, []
 
-    def stopping(config: Any, **options: Any) -> Any:
-        begun.append(config)
+    def stopping(*words: Any, **options: Any) -> Any:
+        begun.append(options["method"])
         if len(begun) == 2:
             raise KeyboardInterrupt
-        return execute(config, **options)
+        return fit(*words, **options)
 
-    monkeypatch.setattr(tune_module, "execute", stopping)
+    monkeypatch.setattr(runner, "fit", stopping)
     assert code_of(monkeypatch, *TUNE, "--out", "t", "--quiet") == 130
     assert "1 of 4 runs are finished; they are kept in t" in capsys.readouterr().err
-    monkeypatch.setattr(tune_module, "execute", execute)
+    monkeypatch.setattr(runner, "fit", fit)
     assert code_of(monkeypatch, *TUNE, "--out", "t", "--quiet", "--json") == 0
     assert len(Path("t/tune.jsonl").read_text().splitlines()) == 4
 

@@ -13,15 +13,12 @@ from scool.display.tables import comparison_table
 from scool.errors import ConfigError, QuarantineError, RunError
 from scool.learning.local_sgd import LocalSGD
 from scool.models import ModelConfig
-from scool.run.config import Settings, execute
+from scool.run.config import Settings
+from scool.run.loop import fit
 from scool.run.result import Result
 from scool.sweep import runner
-from scool.sweep.compare import (
-    Comparison,
-    choose_methods,
-    run_comparison,
-    summarise,
-)
+from scool.sweep.compare import Comparison, choose_methods, run_comparison
+from scool.sweep.results import summarise
 from scool.sweep.runner import Diverged
 
 DATA = DataConfig(clients=6, groups=2, samples_per_client=10)
@@ -55,7 +52,7 @@ def test_methods_that_judge_by_validation_data_get_their_own_and_the_others_trai
     everyone = comparison("local", *WITH_VALIDATION)
     results = run_comparison(everyone, tmp_path / "c")
     whole = load(DATA, 0)
-    for method, (result,) in results.items():
+    for method, result in ((m, runs[0]) for m, runs in results.results.items()):
         assert isinstance(result, Result)
         sizes = [8] * 6 if method in WITH_VALIDATION else [10] * 6
         assert result.federation.train.sizes.tolist() == sizes
@@ -65,7 +62,7 @@ def test_methods_that_judge_by_validation_data_get_their_own_and_the_others_trai
 def test_costs_stand_beside_accuracy(tmp_path: Path) -> None:
     half = {"fedavg": {"participation": 0.5}}
     results = run_comparison(comparison("local", "fedavg", "ditto", options=half), tmp_path / "c")
-    rows = {method: summarise(runs) for method, runs in results.items()}
+    rows = {row["method"]: row for row in results.summary()}
     assert [rows[m]["epochs"] for m in ("local", "fedavg", "ditto")] == [4.0, 2.0, 8.0]
     assert rows["local"]["messages"] == 0 and rows["fedavg"]["messages"] == 2 * 6
     recorded = json.loads((tmp_path / "c/ditto/metrics.jsonl").read_text().splitlines()[0])
@@ -75,9 +72,9 @@ def test_costs_stand_beside_accuracy(tmp_path: Path) -> None:
 
 
 def test_means_over_seeds(tmp_path: Path) -> None:
-    results = run_comparison(comparison("fedavg", seeds=2), tmp_path / "c")["fedavg"]
-    row = summarise(results)
-    both = [result.summary() for result in results]
+    results = run_comparison(comparison("fedavg", seeds=2), tmp_path / "c")
+    (row,) = results.summary()
+    both = [results["fedavg"][seed].summary() for seed in (0, 1)]
     assert row["accuracy_mean"] == sum(s["accuracy_mean"] for s in both) / 2
     assert row["epochs"] == 4.0 and row["seeds"] == [0, 1] and row["diverged"] is None
 
@@ -87,14 +84,14 @@ def fedavg_diverges(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every run of fedavg ends in its second round; the methods that were begun."""
     begun: list[str] = []
 
-    def run(config: Any, **options: Any) -> Any:
-        begun.append(config.method)
-        if config.method != "fedavg":
-            return execute(config, **options)
-        execute(replace(config, settings=replace(config.settings, rounds=1)), **options)
+    def run(federation: Any, model: Any, algorithm: Any, settings: Any, **options: Any) -> Any:
+        begun.append(options["method"])
+        if options["method"] != "fedavg":
+            return fit(federation, model, algorithm, settings, **options)
+        fit(federation, model, algorithm, replace(settings, rounds=1), **options)
         raise QuarantineError("all 6 clients are in quarantine")
 
-    monkeypatch.setattr(runner, "execute", run)
+    monkeypatch.setattr(runner, "fit", run)
     return begun
 
 
@@ -103,9 +100,9 @@ def test_a_method_that_diverges_does_not_stop_the_others(
 ) -> None:
     three = comparison("local", "fedavg", "dpsgd")
     results = run_comparison(three, tmp_path / "c")
-    (lost,) = results["fedavg"]
+    lost = results["fedavg"][0]
     assert isinstance(lost, Diverged) and isinstance(results["dpsgd"][0], Result)
-    row, good = summarise([lost]), summarise(results["local"])
+    row, good = summarise([lost]), summarise([results["local"][0]])
     assert row["diverged"] == "all 6 clients are in quarantine" and row["accuracy_mean"] is None
     assert good["diverged"] is None and set(good) == set(row)
     json.dumps(row, allow_nan=False)
@@ -113,13 +110,13 @@ def test_a_method_that_diverges_does_not_stop_the_others(
     assert header["status"] == "diverged"
     fedavg_diverges.clear()
     again = run_comparison(three, tmp_path / "c")  # known, not run once more
-    assert fedavg_diverges == ["local", "dpsgd"] and summarise(again["fedavg"]) == row
+    assert fedavg_diverges == ["local", "dpsgd"] and summarise([again["fedavg"][0]]) == row
 
 
 def test_clients_that_a_method_stops_are_named_beside_its_score(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (fine,) = run_comparison(comparison("local"), tmp_path / "c")["local"]
+    fine = run_comparison(comparison("local"), tmp_path / "c")["local"][0]
     assert isinstance(fine, Result)
     rows = [*fine.history[:-1], {**fine.history[-1], "diverged": 2.0}]
     row = summarise([replace(fine, history=rows)])
@@ -136,8 +133,8 @@ def test_clients_that_a_method_stops_are_named_beside_its_score(
 def test_a_mean_over_seeds_of_which_one_diverged_is_none(
     tmp_path: Path, fedavg_diverges: list[str]
 ) -> None:
-    (lost,) = run_comparison(comparison("fedavg"), tmp_path / "c")["fedavg"]
-    (fine,) = run_comparison(comparison("local"), tmp_path / "d")["local"]
+    lost = run_comparison(comparison("fedavg"), tmp_path / "c")["fedavg"][0]
+    fine = run_comparison(comparison("local"), tmp_path / "d")["local"][0]
     for runs in ([lost, fine], [fine, lost]):
         row = summarise(runs)
         assert row["accuracy_mean"] is None and row["bytes_sent"] is None

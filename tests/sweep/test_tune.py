@@ -14,17 +14,14 @@ from scool.data.federation import Federation
 from scool.errors import ConfigError, DataError, RunError
 from scool.evaluation.accuracy import evaluate
 from scool.models import ModelConfig
-from scool.run.config import Settings, execute
-from scool.run.loop import Interrupted
+from scool.run.config import Settings
+from scool.run.loop import Interrupted, fit
 from scool.run.prepare import prepare_model
+from scool.sweep import runner
 from scool.sweep import tune as tune_module
 from scool.sweep.search import Search
-from scool.sweep.tune import (
-    judged_by_validation,
-    read_chosen,
-    run_search,
-    searched_data,
-)
+from scool.sweep.search_folder import read_chosen, searched_data
+from scool.sweep.tune import judged_by_validation
 from toys import classification, start
 
 DATA = DataConfig(clients=4, groups=2, samples_per_client=20, val_fraction=0.2)
@@ -33,7 +30,12 @@ SPACE = {"lr": (0.05, 0.2), "epochs": (1,)}
 
 
 def search(*methods: str, **changes: Any) -> Search:
-    return replace(Search(methods or ("local",), SETTINGS, SPACE), **changes)
+    options = {"methods": methods or ("local",), "settings": SETTINGS, "space": SPACE}
+    return Search.of(**(options | changes))
+
+
+def run_search(search: Search, out: Path) -> Any:
+    return tune_module.run_search(search, out).chosen
 
 
 def rows(out: Path) -> list[dict[str, Any]]:
@@ -70,13 +72,13 @@ def test_test_data_that_are_spoilt_change_nothing(
         wrong = federation.test.y.roll(1, dims=1)
         return replace(federation, test=federation.test._replace(y=wrong))
 
-    def watched(config: Any, **options: Any) -> Any:
-        seen.append(options["federation"])
-        assert options.get("out") is None  # no run folder that could hold a test accuracy
-        return execute(config, **options)
+    def watched(federation: Federation, *words: Any, **options: Any) -> Any:
+        seen.append(federation)
+        assert options["out"] is None  # no run folder that could hold a test accuracy
+        return fit(federation, *words, **options)
 
     monkeypatch.setattr(tune_module, "load", spoilt)
-    monkeypatch.setattr(tune_module, "execute", watched)
+    monkeypatch.setattr(runner, "fit", watched)
     run_search(search("local", "scool-sbm", "fedavg"), tmp_path / "b")
     assert (tmp_path / "a/tune.jsonl").read_bytes() == (tmp_path / "b/tune.jsonl").read_bytes()
     assert len(seen) == 6 and all(federation.test is federation.val for federation in seen)
@@ -88,7 +90,7 @@ def test_the_score_is_the_mean_accuracy_on_the_validation_split(tmp_path: Path) 
     federation = load(DATA, 0)
     module, theta0 = prepare_model(SETTINGS.model, federation, 0)
     engine, _ = start(federation, module, seed=0)
-    method = one.config("local", {"lr": 0.2, "epochs": 3}, 0).algorithm
+    method = one.job("local", {"lr": 0.2, "epochs": 3}, 0).algorithm
     state = method.init(engine, theta0)
     for t in range(2):
         state, _ = method.step(engine, state, t)
@@ -132,9 +134,12 @@ def test_a_small_budget_takes_a_random_part_and_a_large_one_values_in_between() 
     picked = few.candidates("scool-sbm")
     assert len(picked) == 4 and picked == few.candidates("scool-sbm")
     assert all(p["lr"] in grid["lr"] and p["temperature"] in grid["temperature"] for p in picked)
-    others = [replace(few, settings=replace(SETTINGS, seed=seed)) for seed in (1, 2, 3)]
+    others = [
+        search("scool-sbm", "local", space=grid, budget=4, settings=replace(SETTINGS, seed=seed))
+        for seed in (1, 2, 3)
+    ]
     assert any(other.candidates("scool-sbm") != picked for other in others)
-    alike = replace(few, methods=("scool-sbm", "scool-mmsbm"))
+    alike = search("scool-sbm", "scool-mmsbm", space=grid, budget=4)
     assert alike.candidates("scool-mmsbm") == picked
     lrs = [options["lr"] for options in few.candidates("local")]
     assert lrs[:3] == [0.1, 0.2, 0.4] and lrs[3] in (0.141, 0.283)  # geometric means
@@ -181,8 +186,8 @@ def test_the_best_mean_over_the_seeds_is_chosen(
 ) -> None:
     scores = {0.1: (90.0, 10.0), 0.2: (60.0, 50.0), 0.4: (55.0, 54.0)}
 
-    def score(config: Any, federation: Any, recorders: Any) -> dict[str, Any]:
-        value = scores[config.algorithm.sgd.lr][config.settings.seed]
+    def score(job: Any, federation: Any, recorders: Any) -> dict[str, Any]:
+        value = scores[job.algorithm.sgd.lr][job.settings.seed]
         return {"score": value, "spread": 1.0, "problem": None}
 
     monkeypatch.setattr(tune_module, "_score", score)
@@ -234,13 +239,13 @@ def test_a_finished_run_is_never_repeated(tmp_path: Path, monkeypatch: pytest.Mo
     expected = run_search(both, tmp_path / "whole")
     begun: list[str] = []
 
-    def stopping(config: Any, **options: Any) -> Any:
+    def stopping(*words: Any, **options: Any) -> Any:
         if len(begun) == 3:
             raise KeyboardInterrupt
-        begun.append(config.method)
-        return execute(config, **options)
+        begun.append(options["method"])
+        return fit(*words, **options)
 
-    monkeypatch.setattr(tune_module, "execute", stopping)
+    monkeypatch.setattr(runner, "fit", stopping)
     with pytest.raises(Interrupted, match=r"3 of 8 runs are finished; .*the same `scool tune`"):
         run_search(both, tmp_path / "parts")
     with pytest.raises(RunError, match="not finished"):
@@ -249,11 +254,11 @@ def test_a_finished_run_is_never_repeated(tmp_path: Path, monkeypatch: pytest.Mo
     path.write_bytes(path.read_bytes()[:-9])  # killed while the third line was written
     again: list[str] = []
 
-    def counting(config: Any, **options: Any) -> Any:
-        again.append(config.method)
-        return execute(config, **options)
+    def counting(*words: Any, **options: Any) -> Any:
+        again.append(options["method"])
+        return fit(*words, **options)
 
-    monkeypatch.setattr(tune_module, "execute", counting)
+    monkeypatch.setattr(runner, "fit", counting)
     assert run_search(both, tmp_path / "parts") == expected
     assert len(again) == 6 and not set(again) & set(begun[:2])
     assert path.read_bytes() == (tmp_path / "whole/tune.jsonl").read_bytes()

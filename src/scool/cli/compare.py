@@ -23,14 +23,8 @@ from scool.learning.local_sgd import LocalSGD
 from scool.recording.disk import write_bytes
 from scool.run.config import Settings, default_run
 from scool.run.options import as_dict, option_names
-from scool.run.result import Result
-from scool.sweep.compare import (
-    Comparison,
-    choose_methods,
-    run_comparison,
-    summarise,
-)
-from scool.sweep.tune import read_chosen, searched_data
+from scool.sweep.compare import Comparison, choose_methods, run_comparison
+from scool.sweep.search_folder import read_chosen, searched_data
 
 DEFAULT_METHODS = "local,fedavg,dpsgd,truth,scool-sbm,scool-attention,scool-mmsbm"
 
@@ -207,17 +201,14 @@ def finish(comparison: Comparison, out: Path, shown: Shown, ranks: int, asked: P
     ):
         goes_on(asked)
         results = run_comparison(comparison, out, [console])
-    summaries = [summarise(results[method]) for method in comparison.methods]
+    summaries, folders = results.summary(), list(results.folders())
     say([f"{s['method']} diverged: {s['diverged']}" for s in summaries if s["diverged"]])
-    folders = [r.run_dir for runs in results.values() for r in runs if isinstance(r, Result)]
-    pictures = _draw([f for f in folders if f], out) if comparison.figures and folders else []
+    pictures = _draw(folders, out) if comparison.figures and folders else []
     if shown.json:
         for summary in summaries:
             print(json_module.dumps(summary))
         return 0
-    federation = next(iter(results.values()))[0].federation
-    seeds = f", mean of {comparison.seeds} seeds" if comparison.seeds > 1 else ""
-    comparison_table(summaries, f"{federation.name}, {federation.num_clients} clients{seeds}")
+    comparison_table(summaries, results.title)
     for path in [*pictures, out]:
         print(path)
     return 0

@@ -9,11 +9,10 @@ from scool.cli.arguments import Recorded, configure, peek, read_toml
 from scool.cli.compare import DEFAULT_METHODS, assignment, plain_value, say
 from scool.data.catalogue import DataConfig, find
 from scool.display.live import Console
-from scool.display.tables import tuning_table
 from scool.run.config import Settings, default_run
 from scool.sweep.compare import choose_methods
-from scool.sweep.search import Search, words
-from scool.sweep.tune import run_search
+from scool.sweep.search import Search
+from scool.sweep.tune import doubts, plan_notes, run_search
 
 
 @dataclass(frozen=True)
@@ -49,25 +48,17 @@ def tune(arguments: Sequence[str]) -> int:
     about = "Options chosen on validation data."
     command = configure(arguments, options, TuneCommand.on, "scool tune", about)
     methods, notes = choose_methods(command.methods, command.settings)
-    search = Search(
-        methods=methods,
-        settings=command.settings,
-        space=_space(command),
-        budget=command.budget,
-        seeds=command.seeds,
-    )
-    say(notes if command.quiet else [*notes, *_plan(search)])
+    search = Search.of(methods, command.settings, _space(command), command.budget, command.seeds)
+    say(notes if command.quiet else [*notes, *plan_notes(search)])
     out = command.folder(f"tune-{command.settings.data.dataset}")
     with Console(command.settings.rounds, quiet=command.quiet) as console:
-        chosen = run_search(search, out, [console])
-    say(_doubts(chosen))
+        found = run_search(search, out, [console])
+    say(doubts(found.chosen))
     if command.json:
-        for row in chosen:
+        for row in found.chosen:
             print(json_module.dumps({n: v for n, v in row.items() if n != "tried"}))
         return 0
-    is_regression = command.settings.data.task == "regression"
-    rows = [row | {"chosen": words(row["options"] or {}) or "-"} for row in chosen]
-    tuning_table(rows, "R2" if is_regression else "validation %", 3 if is_regression else 2)
+    print(found)
     print(out)
     return 0
 
@@ -82,25 +73,3 @@ def _space(command: TuneCommand) -> dict[str, tuple[Any, ...]]:
         if values or option not in ("lr", "temperature"):
             space[option.replace("-", "_")] = tuple(values)
     return space
-
-
-def _plan(search: Search) -> list[str]:
-    """What each method lacks, and where the lists do not fill the budget."""
-    notes: list[str] = []
-    for method in search.methods:
-        if missing := search.skipped(method):
-            notes.append(f"{method} has no option {', '.join(missing)}: not searched for it")
-        count = len(search.candidates(method))
-        if count < search.candidates_each:
-            notes.append(f"{method} has only {count} candidates: give more values")
-    return notes
-
-
-def _doubts(chosen: Sequence[dict[str, Any]]) -> list[str]:
-    notes: list[str] = []
-    for row in chosen:
-        if row["options"] is None:
-            notes.append(f"{row['method']}: every candidate diverged; try smaller learning rates")
-        for option in row["at_the_edge"]:
-            notes.append(f"{row['method']}: the best {option} is the smallest or largest tried")
-    return notes

@@ -11,8 +11,8 @@ import tyro
 from scool.errors import RunError, printable
 from scool.recording.folder import is_run
 from scool.recording.verify import Finding, Verdict, verify_models, verify_run
-from scool.sweep.compare import read_comparison
-from scool.sweep.tune import check_search
+from scool.sweep.compare import check_comparison
+from scool.sweep.search_folder import check_search
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def _has_models(path: Path) -> bool:
 def _verify_group(path: Path) -> Verdict:
     """`compare.json`, or the files of a search."""
     verdict = Verdict(path)
-    checks = {"compare.json": read_comparison, "tune.json": check_search}
+    checks = {"compare.json": check_comparison, "tune.json": check_search}
     for name, check in checks.items():
         if (path / name).is_file():
             try:

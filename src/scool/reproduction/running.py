@@ -17,7 +17,8 @@ from scool.recording.folder import RunFolder
 from scool.reproduction.light_records import LightRecords, tidy
 from scool.reproduction.matching import conflicts
 from scool.reproduction.plan import Job
-from scool.sweep.runner import State, claim_run, folder_state, run_in_folder, run_list
+from scool.sweep import runner
+from scool.sweep.runner import State, claim_run, folder_state, run_job, run_list
 
 Watch = Callable[[Job], AbstractContextManager[Recorder]]
 
@@ -161,5 +162,5 @@ def _run(job: Job, state: State, shelf: Shelf, watch: Watch) -> None:
     federation = shelf.federation(job.config.settings.data, job.config.settings.seed)
     light = LightRecords(federation, job.config.settings.rounds, pictures=job.has_pictures)
     with watch(job) as console:
-        run_in_folder(job.config, job.folder, state, federation, [console, light])
+        run_job(runner.Job.of(job.config, job.folder), state, federation, [console, light])
     tidy(job.folder)

@@ -106,6 +106,12 @@ def check_verbs(method: Method[Any], engine: Engine) -> None:
         )
 
 
+def completed(method: Any) -> Any:
+    """A method with what the files hold that its options name; one's own stays what it is."""
+    whole = as_method(method).complete()
+    return whole.own if isinstance(whole, Adopted) else whole
+
+
 def checked_step(
     method: Method[Any], outcome: Any, active: Tensor
 ) -> tuple[Any, Mapping[str, Any]]:

@@ -15,6 +15,7 @@ from scool.errors import ConfigError, RunError, unknown
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
 from scool.models import ModelConfig
+from scool.run.checks import as_method, completed
 from scool.run.identity import check_gone, modern
 from scool.run.loop import fit
 from scool.run.options import RunSettings, as_dict, with_options
@@ -117,7 +118,11 @@ class RunConfig:
     settings: Settings
 
     def __post_init__(self) -> None:
-        check_goes_on(self.algorithm, self.settings.slow_momentum)
+        check_goes_on(as_method(self.algorithm), self.settings.slow_momentum)
+
+    def complete(self) -> "RunConfig":
+        """The same with what the files hold that options of the method name."""
+        return replace(self, algorithm=completed(self.algorithm))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; `from_dict` gives the same configuration back."""
@@ -161,8 +166,7 @@ def execute(
     federation: Federation | None = None,
 ) -> Result:
     """Load the data and run. A federation that is already loaded may be handed in."""
-    settings = config.settings
-    config = replace(config, algorithm=config.algorithm.complete())
+    settings, config = config.settings, config.complete()
     return fit(
         federation or load(settings.data, settings.seed),
         settings.model,

@@ -1,19 +1,20 @@
 """Several methods, same clients, same seeds: a fair comparison."""
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from scool.algorithms import METHODS
-from scool.columns import COLUMNS
 from scool.contracts import Recorder
 from scool.data.catalogue import load
 from scool.data.federation import Federation
-from scool.errors import ConfigError, DataError, RunError, require, unknown
+from scool.errors import ConfigError, RunError, require, unknown
 from scool.learning.local_sgd import LocalSGD
 from scool.recording.disk import write_json
-from scool.recording.seals import BOOL, OBJECT, TEXTS, WHOLE, Kind, damaged, with_seal
+from scool.recording.seals import BOOL, OBJECT, SEAL, TEXTS, WHOLE, Kind, damaged, with_seal
 from scool.run.config import (
     BETWEEN,
     RunConfig,
@@ -22,45 +23,22 @@ from scool.run.config import (
     with_recipe,
 )
 from scool.run.identity import check_gone, modern
-from scool.run.options import as_dict, with_options
-from scool.run.prepare import prepare_data
-from scool.run.result import Result
+from scool.run.options import RunSettings, as_dict, with_options
+from scool.sweep.results import ComparisonResult, Outcome
 from scool.sweep.runner import (
-    Diverged,
+    Job,
     State,
+    check_possible,
     claim_all,
     folder_state,
     read_about,
-    run_in_folder,
+    run_job,
     run_list,
+    why_not,
 )
 
 ABOUT = "compare.json"
 OLD, FORMAT = "scool-compare-1", "scool-compare-2"
-
-
-def why_not(config: RunConfig, federation: Federation, seed: int) -> str | None:
-    """Why a method cannot run on a federation; None where it can."""
-    if config.method == "truth" and federation.truth is None:
-        return "it needs data whose true graph is known"
-    try:
-        prepare_data(federation, config.algorithm, seed)
-    except DataError as error:
-        return str(error)
-    return None
-
-
-def check_possible(configs: Sequence[RunConfig], federation: Federation) -> None:
-    """
-    Raises:
-        ConfigError: a method cannot run on a federation.
-    """
-    for config in configs:
-        if reason := why_not(config, federation, config.settings.seed):
-            raise ConfigError(
-                f"method {config.method!r} is not possible here: {reason}. Leave it out, or "
-                "name `all` for those that are possible"
-            )
 
 
 def choose_methods(words: str, settings: Settings) -> tuple[tuple[str, ...], list[str]]:
@@ -69,10 +47,17 @@ def choose_methods(words: str, settings: Settings) -> tuple[tuple[str, ...], lis
     if words.strip() != "all":
         return tuple(name.strip() for name in words.split(",") if name.strip()), []
     federation = load(settings.data, settings.seed)
-    configs = [default_run(method, settings.data) for method in METHODS]
-    reasons = {c.method: why_not(c, federation, settings.seed) for c in configs}
-    notes = [f"{method} is left out: {why}" for method, why in reasons.items() if why]
-    return tuple(method for method, why in reasons.items() if not why), notes
+    every = {method: default_run(method, settings.data).algorithm for method in METHODS}
+    return those_possible(every, federation, settings.seed)
+
+
+def those_possible(
+    methods: Mapping[str, Any], federation: Federation, seed: int
+) -> tuple[tuple[str, ...], list[str]]:
+    """The names of the methods that the data allow, and a note on each other one."""
+    reasons = {name: why_not(method, federation, seed) for name, method in methods.items()}
+    notes = [f"{name} is left out: {why}" for name, why in reasons.items() if why]
+    return tuple(name for name, why in reasons.items() if not why), notes
 
 
 @dataclass(frozen=True)
@@ -146,49 +131,61 @@ class Comparison:
         )
 
 
-class _Job(NamedTuple):
-    config: RunConfig
-    folder: Path
-
-    @property
-    def name(self) -> str:
-        return self.folder.name
-
-
 def run_comparison(
     comparison: Comparison, out: Path, recorders: Sequence[Recorder] = ()
-) -> dict[str, list[Result | Diverged]]:
-    """Run what has not been run yet; results by method, one a seed.
+) -> ComparisonResult:
+    """Run what has not been run yet.
 
-    The folder gets `compare.json` and a run folder a method and seed. Started again on the same
-    folder, it continues where it stopped. A method that diverges does not stop the others.
+    The folder gets `compare.json` and a run folder for each method and seed. Started again on the
+    same folder, it continues where it stopped. A method that diverges does not stop the others.
     """
-    first, many = comparison.settings.seed, comparison.seeds > 1
-    seeds = range(first, first + comparison.seeds)
-    federations = {seed: load(comparison.settings.data, seed) for seed in seeds}
-    for seed, federation in federations.items():
-        check_possible(comparison.runs(seed), federation)
+    first = comparison.settings.seed
+    federations = {
+        seed: load(comparison.settings.data, seed)
+        for seed in range(first, first + comparison.seeds)
+    }
     jobs = [
-        _Job(config, out / (f"{config.method}-{seed}" if many else config.method))
-        for seed in seeds
+        Job.of(config, folder_of(out, config.method, seed, comparison.seeds))
+        for seed in federations
         for config in comparison.runs(seed)
     ]
-    done: dict[Path, Result | Diverged] = {}
-
-    def run(job: _Job, state: State) -> None:
-        federation = federations[job.config.settings.seed]
-        done[job.folder] = run_in_folder(job.config, job.folder, state, federation, recorders)
-
+    for seed, federation in federations.items():
+        check_possible((job for job in jobs if job.settings.seed == seed), federation)
     with claim_all(out, ABOUT) as is_begun:
         _keep(comparison, out, is_begun)
         go_on = f"`scool resume {out}` continues the comparison"
-        run_list(jobs, lambda job: folder_state(job.folder), run, go_on)
-        results: dict[str, list[Result | Diverged]] = {method: [] for method in comparison.methods}
-        for job in jobs:
-            if job.folder not in done:  # it was over; its records say what came out
-                run(job, folder_state(job.folder))
-            results[job.config.method].append(done[job.folder])
-    return results
+        return ComparisonResult(run_jobs(jobs, federations, recorders, go_on), out)
+
+
+def folder_of(out: Path, method: str, seed: int, seeds: int) -> Path:
+    """Where the records of a run are, among those of a comparison."""
+    return out / (f"{method}-{seed}" if seeds > 1 else method)
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    federations: Mapping[int, Federation],
+    recorders: Sequence[Recorder],
+    go_on: str,
+) -> dict[str, dict[int, Outcome]]:
+    """Run what is not over; what came out by method and seed, that of earlier runs included."""
+    done: dict[str, dict[int, Outcome]] = {job.method: {} for job in jobs}
+
+    def state(job: Job) -> State:
+        return "missing" if job.folder is None else folder_state(job.folder)
+
+    def run(job: Job, state: State) -> None:
+        seed = job.settings.seed
+        done[job.method][seed] = run_job(job, state, federations[seed], recorders)
+
+    run_list(jobs, state, run, go_on)
+    for job in jobs:
+        if job.settings.seed not in done[job.method]:  # it was over: its records say what came out
+            run(job, state(job))
+    return {
+        method: {job.settings.seed: runs[job.settings.seed] for job in jobs if job.method == method}
+        for method, runs in done.items()
+    }
 
 
 def _keep(comparison: Comparison, out: Path, is_begun: bool) -> None:
@@ -205,15 +202,89 @@ def _keep(comparison: Comparison, out: Path, is_begun: bool) -> None:
     write_json(out / ABOUT, with_seal(comparison.to_dict()))
 
 
+# ---------------------------------------------------------------------- made from Python
+
+
+def python_record(
+    methods: Sequence[str], settings: RunSettings, described: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What `compare.json` says of a comparison that only Python can continue: data, models and
+    methods may be objects."""
+    about = {
+        "format": FORMAT,
+        "methods": list(methods),
+        "settings": as_dict(settings),
+        "sgd": {},
+        "seeds": len(described["federations"]),
+        "options": described["options"],
+        "figures": False,
+        "python": {"federations": described["federations"]},
+    }
+    return json.loads(json.dumps(about))
+
+
+def take_up(out: Path, about: Mapping[str, Any], is_begun: bool) -> None:
+    """Write what a folder is for, unless it says so already.
+
+    Raises:
+        RunError: it is for something else.
+    """
+    if is_begun:
+        begun = {name: value for name, value in _read(out).items() if name != SEAL}
+        if begun == about:
+            return
+        other = next(n for n in {**begun, **about} if begun.get(n) != about.get(n))
+        other = "data" if other == "python" else other
+        raise RunError(
+            f"out = {str(out)!r} holds another comparison, with other {other}: choose another "
+            "folder"
+        )
+    write_json(out / ABOUT, with_seal(about))
+
+
+def check_name(name: object) -> None:
+    """Refuse a name that cannot be that of a folder."""
+    remedy = "give a name of letters, digits, spaces and - _ . , = ( ) + that begins with a letter"
+    is_fine = isinstance(name, str) and re.fullmatch(r"\w[\w .,=()+-]{0,79}", name)
+    require(bool(is_fine), "methods", name, remedy)
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def check_comparison(folder: Path) -> None:
+    """Look whether the record of a comparison is whole.
+
+    Raises:
+        RunError: it is not.
+    """
+    if "python" not in _read(folder):
+        read_comparison(folder)
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    return read_about(folder / ABOUT, (OLD, FORMAT), _FIELDS, ("figures", "python"), REMEDY)
+
+
+REMEDY = "Bring back a whole copy of it, or start the comparison again in another folder"
+
+
 def read_comparison(folder: Path) -> Comparison:
-    """The comparison that a folder was made with."""
-    path = folder / ABOUT
-    remedy = "Bring back a whole copy of it, or start the comparison again in another folder"
-    values = read_about(path, (OLD, FORMAT), _FIELDS, ("figures",), remedy)
+    """The comparison that a folder was made with.
+
+    Raises:
+        RunError: it is damaged, or was made from Python.
+    """
+    values = _read(folder)
+    if "python" in values:
+        raise RunError(
+            f"{folder} was made from Python: continue it with the same "
+            f"`scool.compare(..., out={str(folder)!r})`"
+        )
     try:
         return Comparison.from_dict(values)
     except ConfigError as error:
-        raise damaged(path, error, remedy) from error
+        raise damaged(folder / ABOUT, error, REMEDY) from error
 
 
 _FIELDS: dict[str, Kind] = {
@@ -221,36 +292,5 @@ _FIELDS: dict[str, Kind] = {
     **dict.fromkeys(("settings", "sgd", "options"), OBJECT),
     "seeds": WHOLE,
     "figures": BOOL,
+    "python": OBJECT,
 }
-
-
-def summarise(results: Sequence[Result | Diverged]) -> dict[str, Any]:
-    """One method over its seeds: means of the numbers, all run folders."""
-    summaries: list[dict[str, Any]] = [{"diverged": _stopped(r)} | r.summary() for r in results]
-    if len(summaries) == 1:
-        return summaries[0]
-    merged = dict(summaries[0])
-    for name in sorted({name for s in summaries for name in s}):
-        values: list[Any] = [s.get(name) for s in summaries]
-        if name.endswith(("_mean", "_std")) or name in _MEANS:
-            mean = None if None in values else sum(values) / len(values)
-            is_whole = all(isinstance(value, int) for value in values)
-            merged[name] = round(mean) if mean is not None and is_whole else mean
-        elif name == "quarantined":
-            merged[name] = {k: v for s in summaries for k, v in s[name].items()}
-        elif name == "run_dir":
-            merged["run_dirs"] = values
-        elif name == "diverged":
-            merged[name] = next((value for value in values if value), None)
-    merged["seeds"] = [s["seed"] for s in summaries]
-    return merged
-
-
-_MEANS = {column.name for column in COLUMNS if column.name != "rounds"}
-
-
-def _stopped(result: Result | Diverged) -> str | None:
-    """What a method reports that stops single clients when they diverge (`diverged` in Info)."""
-    last = result.history[-1] if isinstance(result, Result) and result.history else {}
-    count, everyone = int(last.get("diverged") or 0), result.federation.num_clients
-    return f"{count} of {everyone} clients stopped" if count else None

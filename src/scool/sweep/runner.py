@@ -1,39 +1,44 @@
 """The runs of `compare`, `tune` and `reproduce`: a list of jobs, each of which is done once.
 
-A job is remembered by a folder of records or by a line of a log. One that was stopped goes on, one
-that is over is not repeated, and one that diverges is recorded as such while the others go on.
+A finished job is known by its folder of records or by a line of a log. One that was stopped goes
+on, one that is over is not repeated, and one that diverges is recorded as such while the others go
+on. It makes no difference here whether the command line or Python has made the list.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
+from scool.algorithms import Truth
 from scool.columns import COLUMNS
 from scool.contracts import Recorder
 from scool.data.federation import Federation
-from scool.errors import QuarantineError, RunError
+from scool.errors import ConfigError, DataError, QuarantineError, RunError
 from scool.recording.disk import LOCK, holding, read_text
 from scool.recording.folder import RunFolder, is_taken, make_folder
 from scool.recording.seals import SEAL, TEXT, Kind, check_format, check_kinds, check_seal, damaged
 from scool.recording.writer import RunWriter
-from scool.run.config import RunConfig, execute
-from scool.run.loop import Interrupted
+from scool.run.checks import as_method
+from scool.run.config import RunConfig
+from scool.run.loop import Interrupted, fit
+from scool.run.options import RunSettings
+from scool.run.prepare import Model, prepare_data
 from scool.run.result import Result
 
 State = Literal["missing", "begun", "over", "diverged"]
 
 
-class Job(Protocol):
-    """One run of a list; its name is for people."""
+class Named(Protocol):
+    """One item of a list; its name is for people."""
 
     @property
     def name(self) -> str: ...
 
 
-J = TypeVar("J", bound=Job)
+J = TypeVar("J", bound=Named)
 
 
 def run_list(
@@ -80,7 +85,72 @@ def run_list(
     return made
 
 
-# ---------------------------------------------------------------------- a job with a folder
+# ---------------------------------------------------------------------- one run
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: a method with its options, the network, and how the run is made."""
+
+    method: str  # its name in records and tables
+    algorithm: Any
+    model: Model
+    settings: RunSettings
+    folder: Path | None = None  # of its records; None: there are none
+    config: Mapping[str, Any] | None = None  # for the command line, which can repeat the run by it
+
+    @classmethod
+    def of(cls, config: RunConfig, folder: Path | None = None) -> "Job":
+        """A run that the command line can describe."""
+        config = config.complete()
+        settings = config.settings
+        return cls(
+            config.method, config.algorithm, settings.model, settings, folder, config.to_dict()
+        )
+
+    @property
+    def name(self) -> str:
+        return self.folder.name if self.folder else f"{self.method} seed={self.settings.seed}"
+
+    def run(
+        self, federation: Federation, *, resume: bool = False, recorders: Sequence[Recorder] = ()
+    ) -> Result:
+        return fit(
+            federation,
+            self.model,
+            self.algorithm,
+            self.settings,
+            out=self.folder,
+            resume=resume,
+            recorders=recorders,
+            method=self.method,
+            config=self.config,
+        )
+
+
+def why_not(algorithm: Any, federation: Federation, seed: int) -> str | None:
+    """Why a method cannot run on a federation; None where it can."""
+    method = as_method(algorithm)
+    if isinstance(method.plain, Truth) and federation.truth is None:
+        return "it needs data whose true graph is known"
+    try:
+        prepare_data(federation, method, seed)
+    except DataError as error:
+        return str(error)
+    return None
+
+
+def check_possible(jobs: Iterable[Job], federation: Federation) -> None:
+    """
+    Raises:
+        ConfigError: a method cannot run on a federation.
+    """
+    for job in jobs:
+        if reason := why_not(job.algorithm, federation, job.settings.seed):
+            raise ConfigError(
+                f"method {job.method!r} is not possible here: {reason}. Leave it out, or "
+                "name `all` for those that are possible"
+            )
 
 
 @dataclass(frozen=True)
@@ -91,7 +161,7 @@ class Diverged:
     seed: int
     reason: str
     federation: Federation
-    run_dir: Path
+    run_dir: Path | None
 
     def summary(self) -> dict[str, Any]:
         """The keys of a result's summary, without the numbers that there are none of."""
@@ -104,7 +174,7 @@ class Diverged:
             **dict.fromkeys(numbers),
             "metrics": [],
             "quarantined": {},
-            "run_dir": str(self.run_dir),
+            "run_dir": None if self.run_dir is None else str(self.run_dir),
             "diverged": self.reason,
         }
 
@@ -124,28 +194,21 @@ def folder_state(folder: Path) -> State:
     return known.get(str(RunFolder(folder).header.get("status")), "begun")
 
 
-def run_in_folder(
-    config: RunConfig,
-    folder: Path,
-    state: State,
-    federation: Federation,
-    recorders: Sequence[Recorder],
+def run_job(
+    job: Job, state: State, federation: Federation, recorders: Sequence[Recorder]
 ) -> Result | Diverged:
     """Start a run or continue it; of one that is over, what its records say."""
-    seed = config.settings.seed
-    if state == "diverged":
-        reason = RunFolder(folder).header["reason"]
-        return Diverged(config.method, seed, reason, federation, folder)
-    resume = state != "missing"
+    method, seed, folder = job.method, job.settings.seed, job.folder
+    if state == "diverged" and folder is not None:
+        return Diverged(method, seed, RunFolder(folder).header["reason"], federation, folder)
     try:
-        return execute(
-            config, out=folder, resume=resume, recorders=recorders, federation=federation
-        )
+        return job.run(federation, resume=state != "missing", recorders=recorders)
     except QuarantineError as error:
-        if config.settings.strict:
+        if job.settings.strict:
             raise
-        RunWriter.open(folder).update_header(status="diverged", reason=str(error))
-        return Diverged(config.method, seed, str(error), federation, folder)
+        if folder is not None:
+            RunWriter.open(folder).update_header(status="diverged", reason=str(error))
+        return Diverged(method, seed, str(error), federation, folder)
 
 
 @contextmanager

@@ -9,11 +9,11 @@ import torch
 
 from scool.columns import flatten_options
 from scool.errors import ConfigError, nearest, require
-from scool.learning.local_sgd import LocalSGD
 from scool.randomness import generator
-from scool.run.config import BETWEEN, RunConfig, Settings, default_run, with_recipe
-from scool.run.options import as_dict, with_options
+from scool.run.config import BETWEEN, Settings, default_run
+from scool.run.options import RunSettings, as_dict, with_options
 from scool.sweep.compare import Comparison
+from scool.sweep.runner import Job
 
 Options = dict[str, Any]  # one candidate
 
@@ -22,49 +22,66 @@ Options = dict[str, Any]  # one candidate
 class Search:
     """Values of options to try, and how many runs each method may spend on them."""
 
-    methods: tuple[str, ...]
-    settings: Settings
+    starts: Mapping[str, Job]  # each method with the options that are not searched for
+    settings: RunSettings  # what all have in common
     space: Mapping[str, Sequence[Any]]  # values by option; a single value is simply set
-    budget: int = 0  # runs a method; 0: what the largest grid of a method needs
+    budget: int = 0  # runs of each method; 0: what the largest grid of a method needs
     seeds: int = 1
+    described: Mapping[str, Any] | None = None  # for the record, where names do not say it
 
     def __post_init__(self) -> None:
+        require(bool(self.starts), "methods", (), "name at least one")
         require(self.budget >= 0, "budget", self.budget, "give 0 (all combinations) or more")
-        Comparison(self.methods, self.settings, self._sgd, self.seeds)  # checks what both have
-        share = self.settings.data.val_fraction
-        require(share > 0, "val_fraction", share, "give the share to judge by, e.g. 0.2")
+        require(self.seeds >= 1, "seeds", self.seeds, "give at least 1")
         for option, values in self.space.items():
-            require(len(values) > 0, option, "", "give values with commas between")
-            require(len(values) == len(set(values)), option, list(values), "give each value once")
-            if option in BETWEEN:
-                flag = f"--{option.replace('_', '-')}"
-                raise ConfigError(
-                    f"{option} is an option of the run, one value for all: give {flag} VALUE"
-                )
-            known = {name for method in self.methods for name in self._defaults(method)}
-            if option not in known:
-                hint = nearest(option, known)
-                raise ConfigError(f"none of the methods has an option {option!r}: {hint}")
+            self._check(option, values)
         require(
             self.budget == 0 or self.budget >= self.seeds,
             "budget",
             self.budget,
-            f"a candidate takes {self.seeds} runs, one a seed",
+            f"a candidate takes {self.seeds} runs, one per seed",
         )
         for method in self.methods:  # a wrong value is found before anything starts
             for options in self.candidates(method):
-                self.config(method, options, self.settings.seed)
+                self.job(method, options, self.settings.seed)
+
+    def _check(self, option: str, values: Sequence[Any]) -> None:
+        require(len(values) > 0, option, "", "give values with commas between")
+        require(len(values) == len(set(values)), option, list(values), "give each value once")
+        if option in BETWEEN:
+            flag = f"--{option.replace('_', '-')}"
+            raise ConfigError(
+                f"{option} is an option of the run, one value for all: give {flag} VALUE"
+            )
+        known = {name for method in self.methods for name in self._defaults(method)}
+        if option not in known:
+            hint = nearest(option, known)
+            raise ConfigError(f"none of the methods has an option {option!r}: {hint}")
+
+    @classmethod
+    def of(
+        cls,
+        methods: Sequence[str],
+        settings: Settings,
+        space: Mapping[str, Sequence[Any]],
+        budget: int = 0,
+        seeds: int = 1,
+    ) -> "Search":
+        """A search that the command line can describe: methods by name, with common SGD options."""
+        sgd = default_run("local", settings.data).algorithm.sgd
+        share = settings.data.val_fraction
+        require(share > 0, "val_fraction", share, "give the share to judge by, e.g. 0.2")
+        comparison = Comparison(tuple(methods), settings, sgd, seeds)  # checks what both have
+        starts = {run.method: Job.of(run) for run in comparison.runs(settings.seed)}
+        return cls(starts, settings, space, budget, seeds)
 
     @property
-    def _sgd(self) -> LocalSGD:
-        return default_run("local", self.settings.data).algorithm.sgd
-
-    def _algorithm(self, method: str) -> Any:
-        return replace(default_run(method, self.settings.data).algorithm, sgd=self._sgd)
+    def methods(self) -> tuple[str, ...]:
+        return tuple(self.starts)
 
     def _defaults(self, method: str) -> Options:
         """Every option of a method with its default."""
-        options = flatten_options(as_dict(self._algorithm(method)))
+        options = flatten_options(as_dict(self.starts[method].algorithm))
         return {name.rpartition(".")[2]: value for name, value in options.items()}
 
     def space_of(self, method: str) -> dict[str, list[Any]]:
@@ -105,14 +122,19 @@ class Search:
         middle = [_middle(a, b) for a, b in itertools.pairwise(numbers)]
         return sorted({*numbers, *middle})
 
-    def config(self, method: str, options: Options, seed: int) -> RunConfig:
+    def job(self, method: str, options: Options, seed: int) -> Job:
         """The run of a candidate: judged at its end only."""
-        rounds = self.settings.rounds
-        settings = replace(self.settings, seed=seed, eval_every=rounds, checkpoint_every=rounds)
-        settings = with_recipe(settings, method)
-        algorithm = with_options(self._algorithm(method), options, f"options of {method}")
+        start = self.starts[method]
+        rounds = start.settings.rounds
+        settings = replace(start.settings, seed=seed, eval_every=rounds, checkpoint_every=rounds)
         name = f"{method} {words(options)} seed={seed}, validation"  # for the progress on stderr
-        return RunConfig(name, algorithm, settings)
+        algorithm = self.chosen(method, options)
+        return replace(start, method=name, algorithm=algorithm, settings=settings, config=None)
+
+    def chosen(self, method: str, options: Options) -> Any:
+        """A method with the options of a candidate."""
+        algorithm = self.starts[method].algorithm
+        return with_options(algorithm, options, f"options of {method}") if options else algorithm
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -121,6 +143,7 @@ class Search:
             "space": {option: list(values) for option, values in self.space.items()},
             "budget": self.budget,
             "seeds": self.seeds,
+            **(self.described or {}),
         }
 
 

@@ -3,36 +3,20 @@
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from scool.contracts import Recorder
 from scool.data.catalogue import load
-from scool.data.federation import Federation
-from scool.errors import ConfigError, DataError, QuarantineError, RunError
-from scool.recording.disk import sync, write_json
-from scool.recording.lines import Log, first_link, read_lines
-from scool.recording.seals import (
-    LIST,
-    NUMBER,
-    OBJECT,
-    TEXT,
-    WHOLE,
-    Kind,
-    check_kinds,
-    damaged,
-    identity_seal,
-    or_null,
-    with_seal,
-)
-from scool.run.config import RunConfig, Settings, execute
-from scool.run.identity import modern
-from scool.run.options import as_dict, with_options
+from scool.data.federation import Federation, Task
+from scool.errors import DataError, QuarantineError
+from scool.run.config import Settings
 from scool.run.result import finite, spread
-from scool.sweep.compare import check_possible
-from scool.sweep.runner import State, claim_all, read_about, run_list
+from scool.sweep.runner import Job, State, check_possible, claim_all, run_list
 from scool.sweep.search import Options, Search, words
+from scool.sweep.search_folder import ABOUT, open_search, write_search
 
 
 def judged_by_validation(federation: Federation) -> Federation:
@@ -53,46 +37,142 @@ def judged_by_validation(federation: Federation) -> Federation:
     return replace(federation, name=f"{federation.name} (validation)", test=federation.val)
 
 
-def run_search(
-    search: Search, out: Path, recorders: Sequence[Recorder] = ()
-) -> list[dict[str, Any]]:
-    """Run what has not been run yet; what was chosen for each method.
+@dataclass(frozen=True, repr=False)
+class SearchResult:
+    """Options that were chosen for each method on validation data."""
 
-    The folder gets `tune.jsonl`, a line a finished run, and `tune.json` with the choice. Started
+    chosen: Sequence[Mapping[str, Any]]
+    """One entry per method, as in `tune.json`: the choice, its score, and every candidate."""
+    methods: Mapping[str, Any]
+    """Each method with the options chosen for it, ready for `scool.compare`; without those whose
+    candidates have all diverged."""
+    task: Task
+    out: Path | None = None
+
+    @classmethod
+    def of(
+        cls, search: Search, chosen: Sequence[Mapping[str, Any]], task: Task, out: Path | None
+    ) -> "SearchResult":
+        methods = {
+            row["method"]: search.chosen(row["method"], row["options"])
+            for row in chosen
+            if row["options"] is not None
+        }
+        return cls(chosen, methods, task, out)
+
+    @property
+    def options(self) -> dict[str, Options | None]:
+        """What was chosen for each method; None where every candidate diverged."""
+        return {row["method"]: row["options"] for row in self.chosen}
+
+    def table(self) -> Any:
+        """A pandas table with a row per candidate of each method, and its validation score."""
+        import pandas as pd
+
+        rows = [
+            {
+                "method": row["method"],
+                **candidate["options"],
+                "score": candidate["score"],
+                "spread": candidate["spread"],
+                "chosen": candidate["options"] == row["options"],
+            }
+            for row in self.chosen
+            for candidate in row["tried"]
+        ]
+        return pd.DataFrame(rows).set_index("method")
+
+    def to_csv(self, path: str | Path) -> Path:
+        """Write `table()` as a CSV file; its path."""
+        self.table().to_csv(path)
+        return Path(path)
+
+    def __repr__(self) -> str:
+        from scool.display.tables import tuning_text
+
+        rows = [{**row, "chosen": words(row["options"] or {}) or "-"} for row in self.chosen]
+        is_number = self.task == "regression"
+        return tuning_text(rows, "R2" if is_number else "validation %", 3 if is_number else 2)
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+
+def run_search(search: Search, out: Path, recorders: Sequence[Recorder] = ()) -> SearchResult:
+    """Run what has not been run yet, on the data that the settings name.
+
+    The folder gets `tune.jsonl`, a line per finished run, and `tune.json` with the choice. Started
     again on the same folder, no finished run is repeated.
     """
-    first = search.settings.seed
-    federations = {
-        seed: judged_by_validation(load(search.settings.data, seed))
-        for seed in range(first, first + search.seeds)
-    }
-    for seed, federation in federations.items():
-        plain = [replace(search.config(m, {}, seed), method=m) for m in search.methods]
-        check_possible(plain, federation)
+    assert isinstance(search.settings, Settings)
+    first, data = search.settings.seed, search.settings.data
+    federations = {seed: load(data, seed) for seed in range(first, first + search.seeds)}
+    return search_on(search, federations, out, recorders)
+
+
+def search_on(
+    search: Search,
+    federations: Mapping[int, Federation],
+    out: Path | None,
+    recorders: Sequence[Recorder] = (),
+) -> SearchResult:
+    """The same on the clients of each seed, which have validation samples."""
+    judged = {seed: judged_by_validation(each) for seed, each in federations.items()}
+    for federation in judged.values():
+        check_possible(search.starts.values(), federation)
     trials = [
         _Trial(method, options, seed)
         for method in search.methods
-        for options, seed in itertools.product(search.candidates(method), federations)
+        for options, seed in itertools.product(search.candidates(method), judged)
     ]
-    with claim_all(out, ABOUT) as is_begun:
-        log, about = _open(search, out, is_begun)
-        known = {_Trial(row["method"], row["options"], row["seed"]).key: row for row in log.rows}
+    known: dict[str, Mapping[str, Any]] = {}
+    with nullcontext(False) if out is None else claim_all(out, ABOUT) as is_begun:
+        log, about = (None, {}) if out is None else open_search(search, out, is_begun)
+        for row in log.rows if log else ():
+            known[_Trial(row["method"], row["options"], row["seed"]).key] = row
 
         def run(trial: _Trial, state: State) -> None:
-            config = search.config(*trial)
-            row = trial._asdict() | _score(config, federations[trial.seed], recorders)
+            row = trial._asdict() | _score(search.job(*trial), judged[trial.seed], recorders)
             known[trial.key] = row
-            log.append(row)
+            if log:
+                log.append(row)
 
         run_list(
             trials,
             lambda trial: "over" if trial.key in known else "missing",
             run,
-            f"they are kept in {out}: the same `scool tune` with that --out goes on",
+            "nothing is kept of them without `out`"
+            if out is None
+            else f"they are kept in {out}: the same `scool tune` with that --out goes on",
         )
-        chosen = [_choose(search, method, known, list(federations)) for method in search.methods]
-        _write(out, about | {"status": "finished", "chosen": chosen})
-    return chosen
+        chosen = [_choose(search, method, known, list(judged)) for method in search.methods]
+        if out is not None:
+            write_search(out, about | {"status": "finished", "chosen": chosen})
+    task = next(iter(judged.values())).task
+    return SearchResult.of(search, chosen, task, out)
+
+
+def plan_notes(search: Search) -> list[str]:
+    """What each method lacks, and where the lists do not fill the budget."""
+    notes: list[str] = []
+    for method in search.methods:
+        if missing := search.skipped(method):
+            notes.append(f"{method} has no option {', '.join(missing)}: not searched for it")
+        count = len(search.candidates(method))
+        if count < search.candidates_each:
+            notes.append(f"{method} has only {count} candidates: give more values")
+    return notes
+
+
+def doubts(chosen: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where a choice may not be the best one."""
+    notes: list[str] = []
+    for row in chosen:
+        if row["options"] is None:
+            notes.append(f"{row['method']}: every candidate diverged; try smaller learning rates")
+        for option in row["at_the_edge"]:
+            notes.append(f"{row['method']}: the best {option} is the smallest or largest tried")
+    return notes
 
 
 class _Trial(NamedTuple):
@@ -111,12 +191,10 @@ class _Trial(NamedTuple):
         return f"{self.method} {words(self.options)} seed={self.seed}"
 
 
-def _score(
-    config: RunConfig, federation: Federation, recorders: Sequence[Recorder]
-) -> dict[str, Any]:
+def _score(job: Job, federation: Federation, recorders: Sequence[Recorder]) -> dict[str, Any]:
     """The validation accuracy in percent (or R^2) after the last round; None if it diverged."""
     try:
-        result = execute(config, recorders=recorders, federation=federation)
+        result = job.run(federation, recorders=recorders)
     except QuarantineError as error:
         return {"score": None, "spread": None, "problem": str(error)}
     score, health = result.score, result.health
@@ -169,130 +247,3 @@ def _at_the_edge(chosen: Options, tried: list[dict[str, Any]]) -> list[str]:
         if is_number and len(values) > 1 and value in (min(values), max(values)):
             edges.append(option)
     return edges
-
-
-# ---------------------------------------------------------------------- records
-
-
-OLD, FORMAT = "scool-tune-1", "scool-tune-2"
-ABOUT, LOG = "tune.json", "tune.jsonl"
-REMEDY = "Bring back a whole copy of it, or search again in another folder"
-
-
-def _write(out: Path, values: Mapping[str, Any]) -> None:
-    sync([out / LOG])
-    write_json(out / ABOUT, with_seal(values))
-
-
-def _open(search: Search, out: Path, is_begun: bool) -> tuple[Log, dict[str, Any]]:
-    """The log of finished runs, and what `tune.json` says of a search that is not finished."""
-    about: dict[str, Any] = {"format": FORMAT, "search": search.to_dict(), "status": "running"}
-    if not is_begun:
-        about["run"] = identity_seal(json.loads(json.dumps(search.to_dict())))
-        _write(out, about)
-        return Log(out / LOG, about["run"]), about
-    before = _read(out)
-    if not _is_same(before.get("search"), search):
-        raise RunError(f"out = {str(out)!r} holds another search: choose another --out")
-    about["run"] = before.get("run") or identity_seal(before["search"])
-    log = Log(out / LOG, about["run"], _finished(out, before))
-    if "run" not in before:  # of an older version, which sealed nothing
-        _write(out, about)
-    log.rewrite()  # the next line begins on a line of its own
-    return log, about
-
-
-def _is_same(before: Any, search: Search) -> bool:
-    """Whether a file holds this search. An option that is newer had its default then, and one that
-    is gone did nothing."""
-    now = json.loads(json.dumps(search.to_dict()))  # JSON has no tuples
-    try:
-        then = modern({"settings": before["settings"]})["settings"]
-        settings = as_dict(with_options(Settings(), then, "settings"))
-    except (ConfigError, KeyError, TypeError, AttributeError):
-        return False
-    return before | {"settings": json.loads(json.dumps(settings))} == now
-
-
-_RUN: dict[str, Kind] = {
-    "method": TEXT,
-    "options": OBJECT,
-    "seed": WHOLE,
-    "score": or_null(NUMBER),
-    "spread": or_null(NUMBER),
-    "problem": or_null(TEXT),
-}
-
-
-def _finished(out: Path, about: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The lines of `tune.jsonl`; a last one that a kill cut off does not count.
-
-    Raises:
-        RunError: a line is no finished run; the file stays as it is.
-    """
-    path, run = out / LOG, about.get("run")
-    before = first_link(run, LOG) if run else None
-    found = read_lines(path, lambda row: check_kinds(row, _RUN), before)
-    if found.flaw and not found.is_cut and before and found.rows == [] and _is_unsealed(path):
-        found = read_lines(path, lambda row: check_kinds(row, _RUN))  # taken up, then killed
-    if found.flaw and not found.is_cut:
-        raise RunError(
-            f"{path} is damaged: {found.flaw}. Delete that line and those after it, and their "
-            "runs are done again, or bring back a whole copy of the file"
-        )
-    return found.rows
-
-
-def _is_unsealed(path: Path) -> bool:
-    """Whether an older version wrote a log: no line has a seal."""
-    return not any(read_lines(path, lambda row: None).seals)
-
-
-def _read(folder: Path) -> dict[str, Any]:
-    return read_about(folder / ABOUT, (OLD, FORMAT), {"run": TEXT}, ("run",), REMEDY)
-
-
-def check_search(folder: Path) -> None:
-    """Look whether the records of a search are whole.
-
-    Raises:
-        RunError: they are not.
-    """
-    _finished(folder, _read(folder))
-
-
-def read_chosen(folder: Path) -> dict[str, Options]:
-    """The options that a search chose, by method; only of those with a candidate that finished.
-
-    Raises:
-        RunError: the folder holds no finished search.
-    """
-    values = _read(folder)
-    if values.get("status") != "finished":
-        raise RunError(
-            f"the search in {folder} is not finished: run its `scool tune` again, it goes on "
-            "where it stopped"
-        )
-    try:
-        check_kinds(values, {"chosen": LIST})
-        for row in values["chosen"]:
-            check_kinds(row, {"method": TEXT, "options": or_null(OBJECT)})
-    except ValueError as error:
-        raise _damaged(folder, error) from error
-    return {row["method"]: row["options"] for row in values["chosen"] if row["options"] is not None}
-
-
-def searched_data(folder: Path) -> dict[str, Any]:
-    """The data that a search was made on, as options."""
-    values = _read(folder)
-    try:
-        for name in ("search", "settings", "data"):
-            check_kinds(values, {name: OBJECT})
-            values = values[name]
-    except ValueError as error:
-        raise _damaged(folder, error) from error
-    return values
-
-
-def _damaged(folder: Path, error: Exception) -> RunError:
-    return damaged(folder / ABOUT, error, REMEDY)
