@@ -1,0 +1,297 @@
+"""The engine of one client on a machine of its own. The others are reached by `post`.
+
+A method runs on it unchanged. In a strict run all peers take part in every round, and the numbers
+are those of `LocalEngine` with all clients, to the bit on the same kind of CPU: the same draws, the
+same padding, products of the same shapes.
+"""
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NoReturn, final
+
+import torch
+from torch import Tensor, nn
+
+from scool.contracts import MatrixT, PerClient, PerSample, Route, Split, Trained
+from scool.data.federation import Federation
+from scool.engine.common import CommonVerbs, Compare
+from scool.engine.counted import count_mix
+from scool.engine.edges import PairList
+from scool.engine.local import LocalEngine
+from scool.engine.mixing import checked_weights, mixer
+from scool.engine.ranks.data import cut
+from scool.engine.steps.formulation import Precision
+from scool.errors import ConfigError
+from scool.graph.edges import Edges, Matrix
+from scool.health import Health, Reason
+from scool.learning.cross import CrossDraw
+from scool.learning.local_sgd import LocalSGD, Pull
+from scool.ledger import Ledger
+from scool.peer.data import About, pooled_variance
+from scool.peer.post import PeerError, Post
+from scool.peer.trials import Trials
+from scool.peer.view import View
+from scool.types import Params, Tree
+
+
+@final
+class PeerEngine(CommonVerbs):
+    """See `contracts.Engine` for what each verb promises."""
+
+    truth = None
+
+    def __init__(
+        self,
+        federation: Federation,
+        module: nn.Module,
+        *,
+        post: Post,
+        view: View,
+        members: Sequence[About],
+        seed: int,
+        device: str = "auto",
+        client_chunk: int = 0,
+        strict: bool = False,
+        precision: Precision = "float32",
+    ) -> None:
+        """`federation` has K clients, of which only this one has samples (see `data.alone`);
+        `members` is what each owner tells of its own."""
+        self._post, self._view, self._place = post, view, post.place
+        self.federation, self.seed, self.strict = federation, seed, strict
+        self.num_clients = federation.num_clients
+        mine = torch.tensor([self._place])
+        self._stack = LocalEngine(
+            cut(federation, mine),
+            module,
+            seed=seed,
+            device=device,
+            client_chunk=client_chunk,
+            precision=precision,
+            ids=mine,
+        )
+        self.device, self.dtype = self._stack.device, self._stack.dtype
+        self.owned = mine.to(self.device)
+        self._members = members
+        self.sizes, self.val_sizes = (
+            torch.tensor([member.sizes[part] for member in members]) for part in ("train", "val")
+        )
+        self.ledger, self.health = Ledger(), Health(self.num_clients)
+        self._trials = Trials(self._stack, federation, self._place, view.is_strict)
+        self._round, self._slot = 0, 0
+        self._alike: list[bytes] = []  # of this round, what all peers must hold alike
+        self._is_private = False  # the losses of this call stay here
+        self._is_alone = False  # the method weighs by losses that stay here
+        self._learn_health()
+
+    @property
+    def uniform_log_lik(self) -> float:
+        if self.federation.task == "classification":
+            return super().uniform_log_lik
+        active = self.active.tolist()
+        return -0.5 * pooled_variance(
+            [m for m, on in zip(self._members, active, strict=True) if on]
+        )
+
+    # ------------------------------------------------------------------ who is there
+
+    def begin_round(self, round: int) -> None:
+        digest = hashlib.sha256(b"".join(self._alike)).hexdigest()[:32] if self._alike else ""
+        self._round, self._slot, self._alike = round, 0, []
+        self._post.forget(round)
+        self.health.absent = self._view.begin(self._post, round, digest)
+
+    def quarantine(self, reasons: Mapping[int, Reason]) -> None:
+        self.health.quarantine(reasons)
+        if self._place in reasons:
+            self._stack.quarantine({0: reasons[self._place]})
+
+    def _learn_health(self) -> None:
+        if why := self._stack.health.reasons.get(0):
+            self.health.quarantine({self._place: why}, self.strict)
+
+    @property
+    def _others(self) -> list[int]:
+        """The peers that take part besides this one."""
+        return [i for i in self.active.nonzero()[:, 0].tolist() if i != self._place]
+
+    def _meet(self, verb: str, body: Mapping[str, Any], peers: Collection[int]) -> dict[int, Any]:
+        """Say something in the next slot of the round, and hear what these peers say in it."""
+        slot = f"{self._slot}-{verb}"
+        self._slot += 1
+        health = self.health.words.get(self._place, "")
+        self._post.say(self._round, slot, {**body, "health": health})
+        heard = self._post.hear(self._round, slot, peers, self._view.until)
+        for peer, message in heard.items():
+            if words := message.body.get("health"):
+                self.health.quarantine({peer: Reason.read(str(words))}, self.strict)
+        return {peer: message.body for peer, message in heard.items()}
+
+    def _pull(self, tree: Tree, digests: Mapping[int, str]) -> dict[int, Params]:
+        """The models with these digests, like the one that is here.
+
+        Raises:
+            PeerError: one is no such model, and nobody may be missing.
+        """
+        like = _single(tree)
+        found = dict(self._post.models(self._round, like, digests, self._view.until))
+        if self._view.is_strict and len(found) < len(digests):
+            raise PeerError(f"round {self._round} cannot go on: {self._post.problems[-1]}")
+        return found
+
+    # ------------------------------------------------------------------ local learning
+
+    def train(
+        self,
+        theta: Tree,
+        sgd: LocalSGD,
+        round: int,
+        among: Tensor | None = None,
+        pull: Pull | None = None,
+        only: frozenset[str] | None = None,
+    ) -> Trained:
+        chosen = self.active if among is None else self.active & among.cpu()
+        self.ledger.add_samples(int(sgd.samples_per_round(self.sizes, round)[chosen].sum()))
+        mine = chosen[[self._place]]
+        found = self._stack.train(theta, sgd, round, mine, pull, only)
+        self._learn_health()
+        if self._view.is_strict:  # all must know who broke before they measure
+            self._meet("train", {}, self._others)
+        return Trained(found.theta, self._whole(found.loss))
+
+    def gradient(self, theta: Tree, split: Split) -> Trained:
+        self.ledger.add_samples(int(self.sizes[self.active].sum()) if split == "train" else 0)
+        found = self._stack.gradient(theta, split)
+        return Trained(found.theta, self._whole(found.loss))
+
+    # ------------------------------------------------------------------ meeting others
+
+    def peer_loss(
+        self,
+        theta: Tree,
+        pairs: MatrixT,
+        draw: CrossDraw,
+        round: int,
+        split: Split = "train",
+    ) -> MatrixT:
+        self._is_private = self._is_alone = True
+        try:
+            return super().peer_loss(theta, pairs, draw, round, split)
+        finally:
+            self._is_private = False
+
+    def _losses(
+        self, theta: Tree, edges: PairList, draw: CrossDraw, round: int, split: Split
+    ) -> Tensor:
+        """Each peer tries the models that ask for it on its own data, and tells the losses."""
+        wants = edges.j[edges.i == self._place].tolist()
+        others = self._others
+        digest = self._post.lay_out(self._round, _single(theta))
+        ready = self._meet("ready", {"model": digest, "wants": wants}, others)
+        asked = {i: body["model"] for i, body in ready.items() if self._place in body["wants"]}
+        if self._is_private:  # nobody asks: this peer looks at others
+            looked = set(edges.i[edges.j == self._place].tolist())
+            asked = {i: body["model"] for i, body in ready.items() if i in looked}
+        models = self._pull(theta, asked)
+        if self._place in edges.i[edges.j == self._place].tolist():
+            models[self._place] = _single(theta)
+        found = self._trials(models, edges, draw, round, split)
+        table = torch.full((self.num_clients, self.num_clients), torch.nan, dtype=torch.float64)
+        for i, loss in found.items():
+            table[i, self._place] = loss
+        if not self._is_private:
+            for j, column in self._columns(found, edges, others).items():
+                for i, loss in column.items():
+                    table[i, j] = loss
+        losses = table[edges.i, edges.j]
+        if not self._is_private:
+            self._agree_on(losses)
+        return losses
+
+    def _columns(
+        self, found: Mapping[int, float], edges: PairList, others: Collection[int]
+    ) -> dict[int, dict[int, float]]:
+        """Tell what the models lose here, and hear what they lose elsewhere: [j][i]."""
+        trying = set(edges.j.tolist()) & set(others)
+        body = {"losses": {str(i): loss.hex() for i, loss in found.items()}}
+        heard = self._meet("losses", body, sorted(trying))
+        return {
+            j: {int(i): float.fromhex(loss) for i, loss in body["losses"].items()}
+            for j, body in heard.items()
+        }
+
+    def mix(self, w: Matrix, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:
+        del overwrite  # the rows of others come from elsewhere
+        if via == "server":
+            self._refuse("mix via a server")
+        active = self.active
+        graph = checked_weights(w, active)
+        count_mix(self.ledger, tree, PairList(graph.i, graph.j), active, via)
+        if not self._is_alone:
+            self._agree_on(graph.values)
+        row = graph.take((graph.i == self._place) & active[graph.j])
+        sources = [j for j in row.j.tolist() if j != self._place]
+        digest = self._post.lay_out(self._round, _single(tree))
+        ready = self._meet("mix", {"model": digest}, sources)
+        digests = {j: body["model"] for j, body in ready.items()}
+        models = self._pull(tree, digests)
+        if not bool(active[self._place]):
+            own = graph.loop_values()[self._place]
+            return {n: t * own.to(t) for n, t in tree.items()}
+        return self._sum(row, tree, models)
+
+    def _sum(self, row: Edges, tree: Tree, models: Mapping[int, Params]) -> Tree:
+        """The weighted sum, as the product of a K x K matrix whose other rows are 0: a product of
+        one row may add in another order, and so give other bits."""
+        k, place = self.num_clients, self._place
+        mix = mixer(PairList(row.i, row.j), row.values, (k, k), self.device, self.dtype)
+        out: Tree = {}
+        for name, t in tree.items():
+            rows = t.new_zeros(k, t[0].numel())
+            rows[place] = t[0].flatten()
+            for j, model in models.items():
+                rows[j] = model[name].flatten().to(rows)
+            out[name] = mix(rows)[[place]].view_as(t)
+        return out
+
+    # ------------------------------------------------------------------ how good
+
+    def measure(self, theta: Tree, split: Split, metric: PerSample) -> Tensor:
+        return self._whole(self._stack.measure(theta, split, metric))
+
+    def judge(self, theta: Tree, split: Split, metric: PerClient, count: int) -> Tensor:
+        return self._whole(self._stack.judge(theta, split, metric, count))
+
+    def _whole(self, row: Tensor) -> Tensor:
+        """(1, ...) -> (K, ...), NaN for the others."""
+        out = torch.full((self.num_clients, *row.shape[1:]), torch.nan, dtype=row.dtype)
+        out[self._place] = row[0].cpu()
+        return out
+
+    def _agree_on(self, numbers: Tensor) -> None:
+        """From now on the digest tells of these numbers, too."""
+        self._alike.append(numbers.double().contiguous().numpy().tobytes())
+
+    # ------------------------------------------------------------------ what peers do not offer
+
+    def _refuse(self, verb: str) -> NoReturn:
+        raise ConfigError(f"{verb} is not offered on peers; docs/peers.md lists what is")
+
+    def _visit(self, theta: Tree, asked: Any, edges: Any, sgd: LocalSGD, round: int) -> Trained:
+        self._refuse("train_at")
+
+    def cross_gradient(self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int) -> Tree:
+        self._refuse("cross_gradient")
+
+    def _all_pairs(self, purpose: str, a: Tree, b: Tree, compare: Compare) -> Tensor:
+        self._refuse(purpose)
+
+    def gather(self, rows: Tensor) -> Tensor:
+        self._refuse("gather")
+
+    def total(self, x: Tensor) -> Tensor:
+        self._refuse("total")
+
+
+def _single(tree: Tree) -> Params:
+    """The model of the one client that is here."""
+    return {name: t[0].detach().cpu() for name, t in tree.items()}

@@ -1,0 +1,211 @@
+"""What a peer says to the others and hears from them: signed records by round and slot, and models
+by their digest. Whatever is wrong is dropped, and noted."""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import islice
+from typing import Any, final
+
+from torch import Tensor
+
+from scool.errors import ScoolError
+from scool.peer.transport import Answer, Transport
+from scool.peer.wire import (
+    Message,
+    Signer,
+    WireError,
+    decode,
+    digest_of,
+    encode,
+    read_model,
+    tensor_bytes,
+)
+from scool.types import Params
+
+KEPT = 3  # rounds that stay to be fetched: a peer may come back from a checkpoint so far behind
+AHEAD = 3  # rounds by which others may be ahead of this peer
+AT_ONCE = 4  # models on their way to this peer
+ASK = 0.5  # seconds after which a record that did not arrive is asked for
+PATIENCE = 60.0  # seconds for a model on its way; then it is asked for again
+SLOTS = 64  # records of one peer and round that are kept; no method has as many verbs
+HELLO = -1  # the round of what is said once and stays
+
+Until = Callable[[int], float]
+"""How long to wait for each peer."""
+
+
+class PeerError(ScoolError):
+    """The peers cannot go on together."""
+
+
+def forever(peer: int) -> float:
+    """Wait for a peer until it comes back."""
+    del peer
+    return float("inf")
+
+
+def largest_message(model: Params) -> int:
+    """Bytes that a message may have where this is one client's model."""
+    return 2 * sum(t.numel() * t.element_size() for t in model.values()) + (1 << 20)
+
+
+@final
+class Post:
+    """One peer's desk. `largest` bounds the bytes of a message or a model."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        run: str,
+        places: int,
+        largest: int,
+        signer: Signer | None = None,
+    ) -> None:
+        self.transport, self.run, self.places, self.signer = transport, run, places, signer
+        self.place = transport.place
+        self.round = HELLO
+        self.latest: dict[int, int] = {}  # the newest round that each peer was heard of in
+        self.problems: deque[str] = deque(maxlen=100)  # in words, for people
+        self.sent, self.received = 0, 0  # bytes of records, and of models that were fetched
+        self.largest = largest
+        self._heard: dict[tuple[int, int, str], Message] = {}
+        self._models: dict[str, tuple[int, Params]] = {}  # by digest, with the round of last use
+        self._said: dict[str, int] = {}  # keys on offer, with their round
+
+    # ------------------------------------------------------------------ records
+
+    def say(
+        self,
+        round: int,
+        slot: str,
+        body: Mapping[str, Any] | None = None,
+        tensors: Mapping[str, Tensor] | None = None,
+    ) -> Message:
+        """Publish a record; it can be fetched for some rounds more."""
+        message = Message(self.run, self.place, round, slot, body or {}, tensors or {})
+        data = encode(message, self.signer)
+        self._said[message.key] = round
+        self.sent += len(data) * (self.places - 1)
+        self.transport.offer(message.key, data, push=True)
+        return message
+
+    def hear(
+        self, round: int, slot: str, peers: Collection[int], until: Until = forever
+    ) -> dict[int, Message]:
+        """What these peers say in a slot: of each one that was heard of in time."""
+        ask = self.transport.now() + ASK
+        while True:
+            self.sort()
+            now = self.transport.now()
+            missing = [p for p in peers if (p, round, slot) not in self._heard and now < until(p)]
+            if not missing:
+                return {
+                    p: self._heard[p, round, slot] for p in peers if (p, round, slot) in self._heard
+                }
+            last = max(until(p) for p in missing)
+            if now < ask:
+                self.transport.wait(min(last, ask))
+                continue
+            wanted = [(p, f"{round}/{slot}") for p in missing]
+            for answer in self.transport.fetch(wanted, min(last, now + ASK)):
+                if answer.data is not None:
+                    self._take(answer.sender, answer.key, answer.data)
+            ask = self.transport.now() + ASK
+
+    def sort(self) -> None:
+        """Read what has arrived."""
+        for arrival in self.transport.arrivals():
+            self._take(arrival.sender, arrival.key, arrival.data)
+
+    def _take(self, sender: int, key: str, data: bytes) -> None:
+        """Keep a record if it is right, of this run, and of a round that matters."""
+        self.received += len(data)
+        try:
+            message = decode(data, self.signer, self.largest)
+            if (message.sender, message.key, message.run) != (sender, key, self.run):
+                raise WireError(f"a record for {key} of peer {sender} that says it is another")
+        except WireError as error:
+            self.note(str(error))
+            return
+        self.latest[sender] = max(message.round, self.latest.get(sender, HELLO))
+        place = (sender, message.round, message.slot)
+        if before := self._heard.get(place):
+            if before.digest != message.digest:
+                self.note(f"peer {sender} contradicts itself: two different records for {key}")
+            return
+        is_near = self.round - KEPT <= message.round <= self.round + AHEAD
+        if message.round == HELLO or is_near:
+            same = sum(1 for s, t, _ in self._heard if (s, t) == place[:2])
+            if same < SLOTS:
+                self._heard[place] = message
+
+    def note(self, problem: str) -> None:
+        """Remember a fault, once if it repeats."""
+        if not self.problems or self.problems[-1] != problem:
+            self.problems.append(problem)
+
+    # ------------------------------------------------------------------ models
+
+    def lay_out(self, round: int, model: Params) -> str:
+        """Let others fetch a model by its digest, which is returned."""
+        data = tensor_bytes(model)
+        digest = digest_of(data)
+        self._said[f"model/{digest}"] = round
+        self.transport.offer(f"model/{digest}", data)
+        self._models[digest] = (round, model)
+        return digest
+
+    def models(
+        self, round: int, like: Params, digests: Mapping[int, str], until: Until = forever
+    ) -> Iterator[tuple[int, Params]]:
+        """The models that peers have laid out, a few at a time: with the names, shapes and types
+        of `like`. What is here already does not travel again; who does not answer in time, or
+        with another model, is left out."""
+        missing: list[tuple[int, str]] = []
+        for peer, digest in digests.items():
+            if digest in self._models:
+                self._models[digest] = (round, self._models[digest][1])
+                yield peer, self._models[digest][1]
+            else:
+                missing.append((peer, f"model/{digest}"))
+        while missing:
+            now = self.transport.now()
+            missing = [wanted for wanted in missing if now < until(wanted[0])]
+            rest, waiting = iter(missing), []
+            while part := list(islice(rest, AT_ONCE)):
+                last = max(until(peer) for peer, _ in part)
+                for answer in self.transport.fetch(
+                    part, min(last, self.transport.now() + PATIENCE)
+                ):
+                    if answer.data is None:
+                        waiting.append((answer.sender, answer.key))
+                    elif (model := self._read(answer, like)) is not None:
+                        self._models[answer.key.removeprefix("model/")] = (round, model)
+                        yield answer.sender, model
+            if missing := waiting:
+                again = self.transport.now() + ASK
+                self.transport.wait(min(again, max(until(peer) for peer, _ in missing)))
+
+    def _read(self, answer: Answer, like: Params) -> Params | None:
+        """The model, if these are the bytes that the peer announced, and a model as agreed."""
+        data = answer.data or b""
+        self.received += len(data)
+        try:
+            if len(data) > self.largest or f"model/{digest_of(data)}" != answer.key:
+                raise WireError("another model than it announced")
+            return read_model(data, like)
+        except WireError as error:
+            self.note(f"peer {answer.sender} sent {error}")
+            return None
+
+    def forget(self, round: int) -> None:
+        """Begin a round: let go of what nobody can need any more."""
+        self.round = round
+        for key, said in list(self._said.items()):
+            if HELLO < said < round - KEPT:
+                del self._said[key]
+                self.transport.withdraw(key)
+        for place in [p for p in self._heard if HELLO < p[1] < round - KEPT]:
+            del self._heard[place]
+        for digest in [d for d, (used, _) in self._models.items() if used < round]:
+            del self._models[digest]

@@ -1,0 +1,52 @@
+"""Whom a peer counts on in a round. In a strict run that is everybody: a round waits for all."""
+
+from typing import Protocol, final
+
+import torch
+from torch import Tensor
+
+from scool.peer.post import PeerError, Post, forever
+
+
+class View(Protocol):
+    """Whom a peer counts on in a round, and how long it waits for each."""
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether nobody may be missing."""
+        ...
+
+    def begin(self, post: Post, round: int, digest: str) -> Tensor:
+        """(K,) bool: who is absent in this round. `digest` is of the numbers that all peers must
+        have had alike in the round before; empty where there were none."""
+        ...
+
+    def until(self, peer: int) -> float: ...
+
+
+@final
+class Together:
+    """All members take part in every round, and hold the same numbers."""
+
+    is_strict = True
+
+    def begin(self, post: Post, round: int, digest: str) -> Tensor:
+        """Wait for all; nobody is absent.
+
+        Raises:
+            PeerError: a peer computed other numbers than this one.
+        """
+        post.say(round, "begin", {"digest": digest})
+        others = [peer for peer in range(post.places) if peer != post.place]
+        for peer, message in post.hear(round, "begin", others).items():
+            theirs = message.body.get("digest")
+            if digest and theirs and theirs != digest:
+                raise PeerError(
+                    f"peer {peer} has other losses or weights after round {round - 1} than this "
+                    "one. A strict run needs the same kind of CPU, the same versions and one "
+                    "thread everywhere: compare them, or run with mode = 'elastic'"
+                )
+        return torch.zeros(post.places, dtype=torch.bool)
+
+    def until(self, peer: int) -> float:
+        return forever(peer)

@@ -1,0 +1,173 @@
+"""What is not exactly right on the wire is refused, in words, before anything is used."""
+
+import json
+from random import Random
+
+import pytest
+import torch
+
+from scool.peer.memory import MemoryNetwork, MemoryTransport
+from scool.peer.post import Post
+from scool.peer.wire import Message, WireError, decode, encode, read_model, tensor_bytes
+
+LARGEST = 10_000
+TENSORS = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor([1, 2])}
+MESSAGE = Message("run", 2, 7, "0-ready", {"wants": [0, 3]}, TENSORS)
+
+
+class Xor:
+    """A signature that anybody could make, but that changes with the header."""
+
+    def sign(self, header: bytes) -> bytes:
+        return bytes([sum(header) % 256, header[len(header) // 2]])
+
+    def is_from(self, sender: int, header: bytes, signature: bytes) -> bool:
+        return sender == 2 and signature == self.sign(header)
+
+
+def test_a_message_comes_back_as_it_was() -> None:
+    data = encode(MESSAGE, Xor())
+    assert data == encode(MESSAGE, Xor())
+    found = decode(data, Xor(), LARGEST)
+    assert found[:5] == MESSAGE[:5] and found.key == "7/0-ready"
+    assert all(torch.equal(found.tensors[name], t) for name, t in TENSORS.items())
+
+
+def test_what_is_changed_on_the_way_is_refused() -> None:
+    """20,000 mutations: bytes changed, cut, doubled and inserted."""
+    rng, whole = Random(0), encode(MESSAGE, Xor())
+    for _ in range(20_000):
+        data = bytearray(whole)
+        for _ in range(rng.randint(1, 3)):
+            at = rng.randrange(len(data))
+            kind = rng.randrange(4)
+            if kind == 0:
+                data[at] ^= 1 << rng.randrange(8)
+            elif kind == 1:
+                del data[at : at + rng.randint(1, 40)]
+            elif kind == 2:
+                data[at:at] = rng.randbytes(rng.randint(1, 9))
+            else:
+                data[at:at] = data[: rng.randrange(60)]
+            data = data or bytearray(b"x")
+        if bytes(data) != whole:
+            try:
+                found = decode(bytes(data), Xor(), LARGEST)
+            except WireError:
+                continue
+            assert found[:5] == MESSAGE[:5]  # only where the weak signature collides
+
+
+def header_with(**changes: object) -> bytes:
+    """A well-formed message whose header says something else."""
+    data = encode(MESSAGE, None)
+    length = int.from_bytes(data[4:8], "big")
+    named = json.loads(data[20 : 20 + length]) | changes
+    header = json.dumps(named).encode()
+    return data[:4] + len(header).to_bytes(4, "big") + data[8:20] + header + data[20 + length :]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "of 0 bytes"),
+        (b"SCP1" + bytes([0, 0, 0, 2]) + bytes(12) + b"{x", "header is not JSON"),
+        (b"X" * 64, "lengths do not fit"),
+        (encode(MESSAGE, None) + b"x", "lengths do not fit"),
+        (encode(MESSAGE._replace(tensors={"a": torch.zeros(9999)}), None), "at most 10000"),
+        (header_with(round="7"), "'round' is not a int"),
+        (header_with(round=True), "'round' is not a int"),
+        (header_with(more=1), "other fields"),
+        (header_with(tensors="0" * 64), "do not match their checksum"),
+    ],
+)
+def test_what_is_wrong_is_said(data: bytes, words: str) -> None:
+    with pytest.raises(WireError, match=words):
+        decode(data, None, LARGEST)
+
+
+def test_a_forged_name_is_refused() -> None:
+    with pytest.raises(WireError, match="in the name of peer 3 with a wrong signature"):
+        decode(encode(MESSAGE._replace(sender=3), Xor()), Xor(), LARGEST)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ({"w": torch.zeros(2, 3)}, None),
+        ({"v": torch.zeros(2, 3)}, "other tensors than agreed: v, w"),
+        ({"w": torch.zeros(3, 2)}, r"agreed is torch.float32 \(2, 3\)"),
+        ({"w": torch.zeros(2, 3).double()}, "is torch.float64"),
+        ({"w": torch.full((2, 3), torch.inf)}, "not finite"),
+    ],
+)
+def test_only_the_agreed_model_is_a_model(model: dict, words: str | None) -> None:
+    like = {"w": torch.ones(2, 3)}
+    if words is None:
+        assert torch.equal(read_model(tensor_bytes(model), like)["w"], model["w"])
+        return
+    with pytest.raises(WireError, match=words):
+        read_model(tensor_bytes(model), like)
+    with pytest.raises(WireError, match="cannot be read"):
+        read_model(tensor_bytes(model)[:-1], like)
+
+
+def talk(says: list[bytes], keys: list[str]) -> Post:
+    """The desk of peer 0 after peer 1 pushed these bytes."""
+
+    def speak(me: MemoryTransport) -> None:
+        for key, data in zip(keys, says, strict=True):
+            me.offer(key, data, push=True)
+
+    def listen(me: MemoryTransport) -> Post:
+        post = Post(me, "run", 2, LARGEST)
+        while me.now() < 1.0:
+            me.wait(1.0)
+        post.sort()
+        return post
+
+    return MemoryNetwork(2).run({0: listen, 1: speak})[0]
+
+
+def record(sender: int = 1, run: str = "run", round: int = 0, **body: int) -> bytes:
+    return encode(Message(run, sender, round, "a", body, {}), None)
+
+
+def test_two_different_records_for_a_slot_are_noted_and_the_first_counts() -> None:
+    post = talk([record(x=1), record(x=2)], ["0/a", "0/a"])
+    assert post.hear(0, "a", [1])[1].body == {"x": 1}
+    assert "peer 1 contradicts itself" in post.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (record(sender=0), "says it is another"),
+        (record(run="other"), "says it is another"),
+        (record(round=1), "says it is another"),
+        (b"noise" * 9, "lengths do not fit"),
+    ],
+)
+def test_a_wrong_record_is_dropped_and_noted(data: bytes, words: str) -> None:
+    post = talk([data], ["0/a"])
+    assert post.hear(0, "a", [1], until=lambda peer: 0.0) == {}
+    assert words in post.problems[0]
+
+
+def test_a_flood_of_records_does_not_grow() -> None:
+    said = [encode(Message("run", 1, t, f"{n}", {}, {}), None) for t in (0, 9) for n in range(99)]
+    post = talk(said, [f"{t}/{n}" for t in (0, 9) for n in range(99)])
+    assert len(post._heard) <= 65 and post.latest == {1: 9}
+
+
+def test_another_model_than_announced_is_left_out() -> None:
+    def speak(me: MemoryTransport) -> None:
+        me.offer("model/" + "0" * 64, tensor_bytes(TENSORS))
+
+    def listen(me: MemoryTransport) -> list:
+        post = Post(me, "run", 2, LARGEST)
+        found = list(post.models(0, TENSORS, {1: "0" * 64}, until=lambda peer: 5.0))
+        assert "peer 1 sent another model than it announced" in post.problems[0]
+        return found
+
+    assert MemoryNetwork(2).run({0: listen, 1: speak})[0] == []
