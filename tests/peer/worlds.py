@@ -10,7 +10,7 @@ from torch import nn
 from scool.contracts import Method
 from scool.data.federation import Federation, Split
 from scool.engine.local import LocalEngine
-from scool.engine.ranks.data import Shard
+from scool.engine.ranks.placement import Shard
 from scool.models import parameters_of
 from scool.peer.data import about, alone, widths_of
 from scool.peer.engine import PeerEngine

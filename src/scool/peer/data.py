@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from scool.data.federation import Federation, Split
-from scool.engine.ranks.data import Shard
+from scool.engine.ranks.placement import Shard
 from scool.errors import DataError
 
 PARTS = ("train", "val", "test")

@@ -12,22 +12,20 @@ from typing import Any, NoReturn, final
 import torch
 from torch import Tensor, nn
 
-from scool.contracts import MatrixT, PerClient, PerSample, Route, Split, Trained
+from scool.contracts import MatrixT, PerClient, PerSample, Split, Trained
 from scool.data.federation import Federation
-from scool.engine.common import CommonVerbs, Compare
-from scool.engine.counted import count_mix
+from scool.engine.common import CommonVerbs, mixer
 from scool.engine.edges import PairList
 from scool.engine.local import LocalEngine
-from scool.engine.mixing import checked_weights, mixer
-from scool.engine.ranks.data import cut
+from scool.engine.ranks.placement import cut
 from scool.engine.steps.formulation import Precision
 from scool.errors import ConfigError
-from scool.graph.edges import Edges, Matrix
-from scool.health import Health, Reason
+from scool.graph.edges import Edges
+from scool.health import Reason
 from scool.learning.cross import CrossDraw
-from scool.learning.local_sgd import LocalSGD, Pull
-from scool.ledger import Ledger
+from scool.learning.local_sgd import Rule
 from scool.peer.data import About, pooled_variance
+from scool.peer.offered import VERBS
 from scool.peer.post import PeerError, Post
 from scool.peer.trials import Trials
 from scool.peer.view import View
@@ -38,7 +36,7 @@ from scool.types import Params, Tree
 class PeerEngine(CommonVerbs):
     """See `contracts.Engine` for what each verb promises."""
 
-    truth = None
+    offers = VERBS
 
     def __init__(
         self,
@@ -57,8 +55,7 @@ class PeerEngine(CommonVerbs):
         """`federation` has K clients, of which only this one has samples (see `data.alone`);
         `members` is what each owner tells of its own."""
         self._post, self._view, self._place = post, view, post.place
-        self.federation, self.seed, self.strict = federation, seed, strict
-        self.num_clients = federation.num_clients
+        super().__init__(federation, seed, strict)
         mine = torch.tensor([self._place])
         self._stack = LocalEngine(
             cut(federation, mine),
@@ -75,7 +72,6 @@ class PeerEngine(CommonVerbs):
         self.sizes, self.val_sizes = (
             torch.tensor([member.sizes[part] for member in members]) for part in ("train", "val")
         )
-        self.ledger, self.health = Ledger(), Health(self.num_clients)
         self._trials = Trials(self._stack, federation, self._place, view.is_strict)
         self._round, self._slot = 0, 0
         self._alike: list[bytes] = []  # of this round, what all peers must hold alike
@@ -140,27 +136,17 @@ class PeerEngine(CommonVerbs):
 
     # ------------------------------------------------------------------ local learning
 
-    def train(
-        self,
-        theta: Tree,
-        sgd: LocalSGD,
-        round: int,
-        among: Tensor | None = None,
-        pull: Pull | None = None,
-        only: frozenset[str] | None = None,
+    def learn(
+        self, theta: Tree, rule: Rule, anchor: Tree | None, round: int, chosen: Tensor
     ) -> Trained:
-        chosen = self.active if among is None else self.active & among.cpu()
-        self.ledger.add_samples(int(sgd.samples_per_round(self.sizes, round)[chosen].sum()))
-        mine = chosen[[self._place]]
-        found = self._stack.train(theta, sgd, round, mine, pull, only)
+        found = self._stack.learn(theta, rule, anchor, round, chosen[[self._place]])
         self._learn_health()
         if self._view.is_strict:  # all must know who broke before they measure
             self._meet("train", {}, self._others)
         return Trained(found.theta, self._whole(found.loss))
 
-    def gradient(self, theta: Tree, split: Split) -> Trained:
-        self.ledger.add_samples(int(self.sizes[self.active].sum()) if split == "train" else 0)
-        found = self._stack.gradient(theta, split)
+    def gradients(self, theta: Tree, split: Split) -> Trained:
+        found = self._stack.gradients(theta, split)
         return Trained(found.theta, self._whole(found.loss))
 
     # ------------------------------------------------------------------ meeting others
@@ -219,13 +205,9 @@ class PeerEngine(CommonVerbs):
             for j, body in heard.items()
         }
 
-    def mix(self, w: Matrix, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:
+    def _mix(self, graph: Edges, tree: Tree, overwrite: bool) -> Tree:
         del overwrite  # the rows of others come from elsewhere
-        if via == "server":
-            self._refuse("mix via a server")
         active = self.active
-        graph = checked_weights(w, active)
-        count_mix(self.ledger, tree, PairList(graph.i, graph.j), active, via)
         if not self._is_alone:
             self._agree_on(graph.values)
         row = graph.take((graph.i == self._place) & active[graph.j])
@@ -273,23 +255,10 @@ class PeerEngine(CommonVerbs):
 
     # ------------------------------------------------------------------ what peers do not offer
 
-    def _refuse(self, verb: str) -> NoReturn:
-        raise ConfigError(f"{verb} is not offered on peers; docs/peers.md lists what is")
+    def _refuse(self, *args: Any, **named: Any) -> NoReturn:
+        raise ConfigError("peers do not offer this verb; docs/peers.md says which ones they do")
 
-    def _visit(self, theta: Tree, asked: Any, edges: Any, sgd: LocalSGD, round: int) -> Trained:
-        self._refuse("train_at")
-
-    def cross_gradient(self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int) -> Tree:
-        self._refuse("cross_gradient")
-
-    def _all_pairs(self, purpose: str, a: Tree, b: Tree, compare: Compare) -> Tensor:
-        self._refuse(purpose)
-
-    def gather(self, rows: Tensor) -> Tensor:
-        self._refuse("gather")
-
-    def total(self, x: Tensor) -> Tensor:
-        self._refuse("total")
+    _visit = _all_pairs = mixed_gradients = _rows_of_all = _sum_of_all = _refuse
 
 
 def _single(tree: Tree) -> Params:

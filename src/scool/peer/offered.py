@@ -5,9 +5,8 @@ from typing import Any
 from scool.contracts import Method
 from scool.errors import ConfigError
 
-VERBS = frozenset({"train", "cross_loss", "peer_loss", "mix"})
-"""The verbs of the engine that peers have; `measure`, `judge` and `gradient` stay at home."""
-AT_HOME = frozenset({"measure", "judge", "gradient", "products", "weighted_sums"})
+VERBS = frozenset({"train", "gradient", "measure", "judge", "cross_loss", "peer_loss", "mix"})
+"""The verbs of the engine that peers have; all but the last three stay at home."""
 REMEDY = "Use scool-sbm, or dpsgd; docs/peers.md lists what runs on peers"
 
 
@@ -23,7 +22,7 @@ def check_method(method: Method[Any], name: str = "") -> None:
         why = "it needs a server, and peers have none"
     elif not method.verbs:
         why = "it does not say which verbs of the engine it uses. Declare `verbs`"
-    elif missing := method.verbs - VERBS - AT_HOME:
+    elif missing := method.verbs - VERBS:
         why = f"it needs {', '.join(sorted(missing))}, which peers do not offer"
     elif not _knows_its_graph(method):
         why = "it needs the true graph, which no peer knows"

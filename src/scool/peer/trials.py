@@ -7,10 +7,10 @@ import torch
 
 from scool.contracts import Split
 from scool.data.federation import Federation
-from scool.engine.cross import Drawn, suits_dense
 from scool.engine.edges import PairList
 from scool.engine.local import LocalEngine
-from scool.engine.steps.samples import Samples
+from scool.engine.scoring import Drawn, suits_dense
+from scool.engine.steps.phases import Samples
 from scool.learning.cross import CrossDraw
 from scool.peer.data import PARTS
 from scool.types import Params
@@ -62,7 +62,7 @@ class Trials:
             here = edges.j == self._place
             pairs = zip(edges.i[here].tolist(), losses[here].tolist(), strict=True)
             return {i: loss for i, loss in pairs if i in models}
-        drawn = Drawn(stack.samples(split), draw, k, round, stack.seed, stack.ids)
+        drawn = Drawn(stack.splits[split], draw, k, round, stack.seed, stack.ids)
         tried = PairList(torch.arange(len(ids)), torch.zeros(len(ids), dtype=torch.int64))
         losses = stack.try_models(tree, readers, tried, drawn, is_dense)
         return dict(zip(ids, losses.tolist(), strict=True))
