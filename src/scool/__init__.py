@@ -17,6 +17,7 @@ from scool.data.arrays import from_arrays
 from scool.data.catalogue import DataConfig, load
 from scool.data.digits import digits
 from scool.data.federation import Federation, Split
+from scool.data.frames import from_frame
 from scool.data.synthetic import synthetic
 from scool.errors import ScoolError
 from scool.evaluation.metrics import Metric
@@ -56,6 +57,7 @@ __all__ = [
     "digits",
     "fit",
     "from_arrays",
+    "from_frame",
     "load",
     "load_model",
     "synthetic",

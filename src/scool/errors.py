@@ -30,6 +30,10 @@ class RunError(ScoolError):
     """A run folder or a checkpoint cannot be read, written or continued."""
 
 
+class Note(UserWarning):
+    """What was done that a person may want to know; the command line prints it as a note."""
+
+
 class RankLost(RunError):
     """Another process of the run died, hangs or has lost its connection."""
 

@@ -23,7 +23,8 @@ def client(size: int, labels: tuple[int, ...] = (0, 1)) -> tuple[np.ndarray, np.
 
 def test_pairs_of_unequal_sizes() -> None:
     own = [client(10), client(5, (1, 2)), client(1)]
-    f = from_arrays(own, groups=[0, 1, 0], client_names=["a", "b", "c"], val_fraction=0.25)
+    names = ["a", "b", "c"]
+    f = from_arrays(own, groups=[0, 1, 0], client_names=names, val_fraction=0.25, classes="own")
     assert f.test.sizes.tolist() == [2, 1, 0]
     assert f.val.sizes.tolist() == [2, 1, 0] and f.train.sizes.tolist() == [6, 3, 1]
     assert f.classes.tolist() == [[True, True, False], [False, True, True], [True, False, False]]

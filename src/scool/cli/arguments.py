@@ -3,13 +3,15 @@
 import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
 import tyro
 
 from scool.data.catalogue import DataConfig
+from scool.data.own_table import looked_at
 from scool.errors import ConfigError
 from scool.run.options import with_options
 
@@ -72,10 +74,25 @@ def _anywhere(options: Mapping[str, Any], name: str) -> Any:
 
 def peek_data(arguments: Sequence[str], options: Mapping[str, Any]) -> DataConfig:
     """Which data, from the flags or the file: it decides the defaults of everything else."""
-    names = ("dataset", "partition", "task")
+    names = ("dataset", "partition", "task", "data", "client")
     found = {name: peek(arguments, f"--{name}") or _anywhere(options, name) for name in names}
-    given = {name: value for name, value in found.items() if value is not None}
-    return with_options(DataConfig(), given, "the options")
+    given: dict[str, Any] = {n: value for n, value in found.items() if isinstance(value, str)}
+    if labels := _words_of(arguments, "--label") or _anywhere(options, "label"):
+        given["label"] = labels
+    data = with_options(DataConfig(), given, "the options")
+    if not data.data:
+        return data
+    table, task = looked_at(data.data, data.table, data.task if "task" in given else None)
+    return replace(data, table=table, task=task)
+
+
+def _words_of(arguments: Sequence[str], option: str) -> list[str]:
+    """The values of an option that takes several, without parsing the rest."""
+    first = peek(arguments, option)
+    if first is None or option not in arguments:
+        return [] if first is None else [first]
+    after = arguments[arguments.index(option) + 1 :]
+    return list(takewhile(lambda word: not word.startswith("--"), after))
 
 
 def read_toml(path: str | None) -> dict[str, Any]:

@@ -1,21 +1,46 @@
-"""`scool data list | check | fetch`."""
+"""`scool data list | check | fetch | describe`."""
 
+import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
 
-from scool.cli.arguments import peek
-from scool.data.catalogue import DATASETS, data_root
+from scool.cli.arguments import configure, peek
+from scool.data.catalogue import DATASETS, DataConfig, data_root, load
 from scool.data.inventory import check, fetch, status
-from scool.errors import ConfigError, nearest
+from scool.errors import ConfigError, Note, nearest
 
 USAGE = """usage: scool data list                 which datasets there are and whether they are here
        scool data check NAME [NAME ...] verify every file of a dataset
        scool data fetch NAME [NAME ...] get a dataset from the Hugging Face hub
+       scool data describe [options]    who has how much of what; the options of `scool run`
+                                        about data, e.g. --data FILE --client SITE --label ILL
 
   --data-dir DIR   where data files lie; default: $SCOOL_DATA, else ./data
 """
+
+
+ACTIONS = ("list", "check", "fetch", "describe")
+
+
+@dataclass(frozen=True)
+class DescribeCommand:
+    """Who has how much of what."""
+
+    data: DataConfig
+    seed: int = 0
+    """Decides the test samples."""
+
+
+def describe(arguments: Sequence[str]) -> int:
+    about = "Who has how much of what."
+    command = configure(arguments, {}, DescribeCommand, "scool data describe", about)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Note)  # they are in the table
+        print(load(command.data, command.seed).describe())
+    return 0
 
 
 def _is_folder(words: Sequence[str], at: int) -> bool:
@@ -28,10 +53,10 @@ def data(arguments: Sequence[str]) -> int:
         print(USAGE, end="")
         return 0 if arguments else 2
     action, *rest = arguments
-    if action not in ("list", "check", "fetch"):
-        raise ConfigError(
-            f"unknown action {action!r}: {nearest(action, ['list', 'check', 'fetch'])}"
-        )
+    if action == "describe":
+        return describe(rest)
+    if action not in ACTIONS:
+        raise ConfigError(f"unknown action {action!r}: {nearest(action, ACTIONS)}")
     folder = peek(rest, "--data-dir")
     root = data_root(folder)
     names = [w for at, w in enumerate(rest) if not _is_folder(rest, at)]

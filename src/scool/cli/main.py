@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from scool.errors import ScoolError, nearest, printable
+from scool.errors import Note, ScoolError, nearest, printable
 from scool.recording.seals import DamageWarning
 
 HELP = """scool: learn personal models without a server
@@ -64,7 +64,8 @@ _with_its_line = warnings.formatwarning
 def _plainly(message: Any, category: type[Warning], *where: Any, **more: Any) -> str:
     """A warning for a person: what it says, not the line of code that says it."""
     if issubclass(category, UserWarning):
-        return f"warning: {printable(str(message))}\n"
+        word = "note" if issubclass(category, Note) else "warning"
+        return f"{word}: {printable(str(message))}\n"
     return _with_its_line(message, category, *where, **more)
 
 

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ def from_arrays(
     name: str = "own data",
     task: Task = "classification",
     num_classes: int | None = None,
-    classes: Tensor | None = None,
+    classes: Tensor | Literal["all", "own"] | None = None,
     truth: Tensor | Truth | None = None,
     groups: Sequence[int] | Sequence[str] | Tensor | None = None,
     test_fraction: float = 0.2,
@@ -47,7 +47,8 @@ def from_arrays(
         name: what reports call it.
         task: `regression` takes float targets of shape (n,) or (n, outputs).
         num_classes: default: the largest label plus one; labels are whole numbers from 0 on.
-        classes: (K, C) bool tasks; default: the labels each client has in any of its parts.
+        classes: which classes a client's model may answer with: `all` that anybody has (default),
+            its `own` (the labels in its parts, the protocol of the paper), or (K, C) bool.
         truth: (K, K) rows that sum to one, or a rule such as `identical` to derive it from classes.
         groups: a number or a name per client; gives the truth where `truth` is absent.
         test_fraction: share of the samples set aside where a client brings no test data.
@@ -87,17 +88,17 @@ def from_arrays(
         _warn_untested(read)
     _set_aside(read, "val", val_fraction, seed)
     train, val, test = (_stack([own[part] for own in read]) for part in ("train", "val", "test"))
-    if classes is None:
-        classes = _tasks(read, task, num_classes)
+    held = _tasks(read, task, num_classes)
     group = None if groups is None else _group_ids(groups)
+    asked = held if task == "regression" else _answers(classes, held)
     return Federation(
         name=name,
         train=train,
         val=val,
         test=test,
-        classes=classes,
+        classes=asked,
         task=task,
-        truth=_truth(truth, group, classes),
+        truth=_truth(truth, group, asked if isinstance(classes, Tensor) else held),
         groups=group,
         transform=transform,
         client_names=None if client_names is None else tuple(client_names),
@@ -268,6 +269,15 @@ def _tasks(read: list[_Client], task: Task, num_classes: int | None) -> Tensor:
     for client, own in enumerate(labels):
         classes[client, own[(own >= 0) & (own < count)]] = True  # the rest is refused by `check`
     return classes
+
+
+def _answers(classes: Any, held: Tensor) -> Tensor:
+    """(K, C) the classes that each client's model may answer with."""
+    if isinstance(classes, Tensor):
+        return classes
+    remedy = "give 'all', 'own', or a (K, C) boolean tensor"
+    require(classes in (None, "all", "own"), "classes", classes, remedy)
+    return held if classes == "own" else held.any(dim=0).expand_as(held).clone()
 
 
 def _count_classes(labels: list[Tensor]) -> int:

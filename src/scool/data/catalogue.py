@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -23,6 +23,7 @@ from scool.data.images import (
     read_mnist,
 )
 from scool.data.labelled import Labelled
+from scool.data.own_table import TableOptions, load_table, looked_at, refuse_without_file
 from scool.data.partition import keep_some, share_out
 from scool.data.synthetic import synthetic
 from scool.data.transform import ImageTransform
@@ -63,20 +64,38 @@ class DataConfig:
     """Synthetic only: clients of different sizes."""
     verify_checksums: bool = True
     """Check data files against the official sizes and checksums."""
+    data: str = ""
+    """A table of your own, CSV or Parquet, in place of a dataset; see --client and --label."""
+    table: TableOptions = field(default_factory=TableOptions)
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for field in ("clients", "groups", "samples_per_client", "classes_per_client"):
-            value = getattr(self, field)
-            require(value >= 0, field, value, "give a positive number, or 0 for the default")
+        if self.data:
+            self._take_file()
+        else:
+            is_named = self.dataset.replace("_", "-") == "own-table"
+            require(not is_named, "dataset", self.dataset, "give the file: --data FILE")
+            refuse_without_file(self.table)
+        for name in ("clients", "groups", "samples_per_client", "classes_per_client"):
+            value = getattr(self, name)
+            require(value >= 0, name, value, "give a positive number, or 0 for the default")
         require(0 <= self.val_fraction < 1, "val_fraction", self.val_fraction, "give 0 to below 1")
         require(
             self.dirichlet_alpha > 0, "dirichlet_alpha", self.dirichlet_alpha, "give more than 0"
         )
 
+    def _take_file(self) -> None:
+        """The file has the place of the dataset; records name it by its whole path."""
+        is_free = self.dataset in (DataConfig.dataset, "own-table")
+        require(is_free, "dataset", self.dataset, "leave it out, or leave out --data")
+        object.__setattr__(self, "dataset", "own-table")
+        object.__setattr__(self, "data", str(Path(self.data).expanduser().absolute()))
+
     @property
     def num_clients(self) -> int:
         """How many clients there will be, known before the data are read."""
+        if self.data:
+            return self.table.count or looked_at(self.data, self.table, self.task)[0].count
         return self.clients or find(self.dataset).clients
 
 
@@ -108,6 +127,7 @@ class Dataset:
 DATASETS: dict[str, Dataset] = {
     "digits": Dataset("8x8 handwritten digits, carried by scikit-learn", 10, clients=40),
     "synthetic": Dataset("planted groups with a known graph, made in memory", 5, clients=20),
+    "own-table": Dataset("a table of your own: --data FILE --client COLUMN --label COLUMN", 2),
     "cifar10": Dataset(
         "60,000 colour images, 10 classes",
         10,
@@ -195,6 +215,8 @@ def load(config: DataConfig, seed: int = 0) -> Federation:
     remedy = "give a DataConfig, e.g. DataConfig(dataset='digits')"
     require(isinstance(given, DataConfig), "config", given, remedy)
     dataset = find(config.dataset)
+    if config.data:
+        return _load_table(config, seed)
     if config.dataset == "synthetic":
         return _load_synthetic(config, seed)
     require(config.task == "classification", "task", config.task, "only synthetic has regression")
@@ -216,6 +238,14 @@ def _refuse_others(config: DataConfig, kind: str) -> None:
         _refuse(config, "dirichlet_alpha", "it needs partition dirichlet")
     if kind not in ("noniid", "sbm"):
         _refuse(config, "truth", "it needs partition noniid or sbm, whose tasks are class sets")
+
+
+def _load_table(config: DataConfig, seed: int) -> Federation:
+    _refuse(config, "partition", "the table says whose rows are whose")
+    _refuse_others(config, "table")
+    for name in ("clients", "groups", "samples_per_client", "classes_per_client", "unequal_sizes"):
+        _refuse(config, name, "it has no effect with --data: leave it out")
+    return load_table(config.data, config.table, config.task, config.val_fraction, seed)
 
 
 def _load_synthetic(config: DataConfig, seed: int) -> Federation:

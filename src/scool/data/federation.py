@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from scool.data.client import Client, client_of
+from scool.data.preprocessing import Preprocessing
 from scool.data.transform import ImageTransform
 from scool.errors import DataError, unknown
 
@@ -48,6 +49,11 @@ class Split(NamedTuple):
     def to(self, device: torch.device | str) -> "Split":
         return Split(*(part.to(device) for part in self))
 
+    def __repr__(self) -> str:
+        """Without the data, which are private and many."""
+        inputs, samples = tuple(self.x.shape[1:]), int(self.mask.sum())
+        return f"Split({len(self.mask)} clients, {samples} samples, inputs {inputs})"
+
 
 def are_tokens(x: Tensor) -> bool:
     """Whether inputs are whole numbers that stay so; images and switches become floats."""
@@ -69,6 +75,8 @@ class Federation:
     transform: ImageTransform | None = None  # how uint8 images become network inputs
     client_names: tuple[str, ...] | None = None
     class_names: tuple[str, ...] | None = None
+    preprocessing: Preprocessing | None = None  # how the rows of a table became numbers
+    notes: tuple[str, ...] = ()  # what was done to the data, in sentences
 
     def __post_init__(self) -> None:
         check(self)
@@ -118,6 +126,11 @@ class Federation:
         """
         return client_of(self, which)
 
+    def in_unit(self, targets: Tensor) -> Tensor:
+        """Targets or outputs of regression in the unit of the data that the federation was made
+        of."""
+        return self.preprocessing.in_unit(targets) if self.preprocessing else targets
+
     def client_name(self, client: int) -> str:
         """How messages call a client: its number, and its name where it has one."""
         return f"{client} ({self.client_names[client]})" if self.client_names else str(client)
@@ -135,6 +148,7 @@ class Federation:
         if self.groups is not None:
             sizes = self.groups.unique(return_counts=True)[1]
             rows.append(("groups", f"{len(sizes)} of {_spread(sizes)} clients"))
+        rows.extend(("note", words) for words in self.notes)
         return "\n".join(f"{name:<20}{value}" for name, value in rows)
 
     def __repr__(self) -> str:

@@ -70,7 +70,10 @@ def judge(
     is_class = federation.task == "classification"
 
     def of_client(outputs: Tensor, targets: Tensor, classes: Tensor) -> Tensor:
-        outputs = own_outputs(outputs, classes) if is_class else outputs
+        if is_class:
+            outputs = own_outputs(outputs, classes)
+        else:
+            outputs, targets = federation.in_unit(outputs), federation.in_unit(targets)
         return torch.tensor([metric(outputs, targets) for metric in metrics], dtype=torch.float64)
 
     found = engine.judge(theta, split, of_client, len(metrics))

@@ -10,6 +10,7 @@ from scool.recording.folder import RunFolder
 from scool.recording.seals import (
     BOOL,
     NUMBERS,
+    OBJECT,
     SHAPE,
     TEXT,
     TEXTS,
@@ -38,6 +39,7 @@ class Clients(NamedTuple):
     mean: tuple[float, ...] | None  # of the image normalisation, where there is one
     std: tuple[float, ...] | None
     tokens: bool  # whether inputs are whole numbers that stay so
+    preprocessing: dict[str, Any] | None = None  # how rows of a table become inputs
 
     @property
     def num_clients(self) -> int:
@@ -60,6 +62,7 @@ def describe_clients(federation: Federation) -> Clients:
         mean=None if transform is None else transform.mean,
         std=None if transform is None else transform.std,
         tokens=federation.takes_tokens,
+        preprocessing=federation.preprocessing.to_dict() if federation.preprocessing else None,
     )
 
 
@@ -72,7 +75,10 @@ def clients_file(federation: Federation) -> tuple[dict[str, Tensor], dict[str, A
     for name, tensor in (("truth", clients.truth), ("groups", clients.groups)):
         if tensor is not None:
             tensors[name] = tensor.contiguous()
-    return tensors, {word: getattr(clients, word) for word in _WORDS}
+    words = {word: getattr(clients, word) for word in _WORDS}
+    if clients.preprocessing is not None:
+        words["preprocessing"] = clients.preprocessing
+    return tensors, words
 
 
 _WORDS = ("name", "task", "client_names", "class_names", "input_shape", "mean", "std", "tokens")
@@ -82,6 +88,7 @@ _KINDS: dict[str, Kind] = {
     **dict.fromkeys(("mean", "std"), or_null(NUMBERS)),
     "input_shape": SHAPE,
     "tokens": BOOL,
+    "preprocessing": or_null(OBJECT),
 }
 
 
@@ -96,7 +103,7 @@ def read_clients(folder: RunFolder) -> Clients | None:
         return None
     try:
         about, tensors, _ = folder.read(NAME, "clients")
-        check_kinds(about, _KINDS, optional=["tokens"])
+        check_kinds(about, _KINDS, optional=["tokens", "preprocessing"])
         clients = Clients(
             name=about["name"],
             task=about["task"],
@@ -110,6 +117,7 @@ def read_clients(folder: RunFolder) -> Clients | None:
             mean=None if about["mean"] is None else tuple(about["mean"]),
             std=None if about["std"] is None else tuple(about["std"]),
             tokens=about.get("tokens", False),
+            preprocessing=about.get("preprocessing"),
         )
         _check_shapes(clients)
         return clients

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from scool.data.client import find_client
+from scool.data.preprocessing import Preprocessing, is_table
 from scool.data.transform import ImageTransform
 from scool.errors import ConfigError, RunError, first_few, require, unknown
 from scool.evaluation.accuracy import own_outputs
@@ -35,7 +36,8 @@ BATCH = 4096
 @final
 class ClientModel(nn.Module):
     """One client's model. It takes inputs as the federation holds them (images as uint8, tokens as
-    whole numbers), torch or numpy, and knows which classes are the client's own."""
+    whole numbers), torch or numpy, or as rows of a table where the federation was made of one, and
+    knows which classes it may answer with."""
 
     def __init__(
         self,
@@ -45,6 +47,7 @@ class ClientModel(nn.Module):
         input_shape: tuple[int, ...] | None = None,
         transform: ImageTransform | None = None,
         takes_tokens: bool = False,
+        preprocessing: Preprocessing | None = None,
     ) -> None:
         super().__init__()
         self.network = network
@@ -52,8 +55,9 @@ class ClientModel(nn.Module):
         self.input_shape = input_shape  # None: not known
         self.transform = transform
         self.takes_tokens = takes_tokens
+        self.preprocessing = preprocessing  # of this client alone
 
-    def forward(self, x: Tensor | np.ndarray) -> Tensor:
+    def forward(self, x: Any) -> Tensor:
         """The outputs: logits of all classes, or targets."""
         inputs, first = self._fitting(x), next(self.network.parameters())
         if self.takes_tokens:
@@ -64,8 +68,9 @@ class ClientModel(nn.Module):
             inputs = self.transform.evaluate(inputs)
         return self.network(inputs.to(first.device, first.dtype))
 
-    def predict(self, x: Tensor | np.ndarray, batch: int = BATCH) -> Tensor:
-        """The class of each sample, among the client's own; for regression the targets.
+    def predict(self, x: Any, batch: int = BATCH) -> Any:
+        """The class of each sample, among those it may answer with; for regression the targets, in
+        their own unit. For a table: names of classes, or targets, as pandas has them.
 
         Args:
             x: samples, first axis first.
@@ -74,34 +79,41 @@ class ClientModel(nn.Module):
         Raises:
             ConfigError: some samples are not finite, so that no answer would mean anything.
         """
-        outputs = self.own_outputs(x, batch)
-        return outputs if self.classes is None else outputs.argmax(dim=-1)
+        outputs, told = self.own_outputs(x, batch), self.preprocessing
+        found = outputs if self.classes is None else outputs.argmax(dim=-1)
+        return told.answers(found, x) if told is not None and is_table(x) else found
 
-    def predict_proba(self, x: Tensor | np.ndarray, batch: int = BATCH) -> Tensor:
+    def predict_proba(self, x: Any, batch: int = BATCH) -> Any:
         """(n, C) how probable each class is, by the softmax of the outputs; 0 for classes that the
-        client never answers with.
+        client never answers with. For a table: a pandas table, a column per class.
 
         Raises:
             ConfigError: some samples are not finite, or this is regression.
         """
         remedy = "a regression has no probabilities; `predict` gives the targets"
         require(self.classes is not None, "predict_proba", "regression", remedy)
-        return self.own_outputs(x, batch).softmax(dim=-1)
+        found, told = self.own_outputs(x, batch).softmax(dim=-1), self.preprocessing
+        return told.shares(found, x) if told is not None and is_table(x) else found
 
     @torch.no_grad()
-    def own_outputs(self, x: Tensor | np.ndarray, batch: int = BATCH) -> Tensor:
+    def own_outputs(self, x: Any, batch: int = BATCH) -> Tensor:
         """The outputs as they are judged: minus infinity for classes that the client never answers
-        with; for regression the targets."""
+        with; for regression the targets in their own unit."""
         require(batch >= 1, "batch", batch, "give at least 1")
         inputs = self._fitting(x)
         self._check_finite(inputs)
         outputs = torch.cat([self(part) for part in inputs.split(batch)])
         if self.classes is None:
-            return outputs
+            return self.preprocessing.in_unit(outputs) if self.preprocessing else outputs
         return own_outputs(outputs, self.classes.to(outputs.device))
 
-    def _fitting(self, x: Tensor | np.ndarray) -> Tensor:
+    def _fitting(self, x: Any) -> Tensor:
         """The inputs as a tensor of the right shape."""
+        if is_table(x):
+            remedy = "give arrays: this federation was not made of a table"
+            require(self.preprocessing is not None, "x", f"a {type(x).__name__}", remedy)
+            assert self.preprocessing is not None
+            return torch.from_numpy(self.preprocessing.transform(x))
         inputs = x if isinstance(x, Tensor) else torch.tensor(np.asarray(x))
         shape = self.input_shape
         if shape is not None:
@@ -234,7 +246,15 @@ def about_model(header: Mapping[str, Any], clients: Clients | None, client: int)
         "mean": clients.mean,
         "std": clients.std,
         "tokens": clients.tokens,
+        "preprocessing": _of_client(clients, client),
     }
+
+
+def _of_client(clients: Clients, client: int) -> dict[str, Any] | None:
+    """How rows of a table become inputs, without what belongs to other clients."""
+    if clients.preprocessing is None:
+        return None
+    return Preprocessing.from_dict(clients.preprocessing).only(client).to_dict()
 
 
 def export_models(
@@ -282,12 +302,14 @@ def _assemble(
         classes = torch.zeros(about["outputs"], dtype=torch.bool)
         classes[about["classes"]] = True
     shape = tuple(about["input_shape"]) if about.get("input_shape") else None
+    prepared = about.get("preprocessing")
     return ClientModel(
         network,
         classes,
         input_shape=shape,
         transform=transform,
         takes_tokens=bool(about.get("tokens")),
+        preprocessing=Preprocessing.from_dict(prepared) if prepared else None,
     ).eval()
 
 

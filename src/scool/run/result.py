@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -99,19 +98,20 @@ class Result:
         module.load_state_dict(unstack(self.theta, number), strict=False)
         return module
 
-    def predict(self, client: int | str, x: Tensor | np.ndarray, batch: int = BATCH) -> Tensor:
-        """What a client's model says about torch or numpy inputs: classes among the client's own,
-        or targets. Images are prepared as for evaluation. Computed `batch` samples at a time."""
+    def predict(self, client: int | str, x: Any, batch: int = BATCH) -> Any:
+        """What a client's model says about torch or numpy inputs: classes among those it may answer
+        with, or targets. Images are prepared as for evaluation. For a table of the form that the
+        federation was made of: names of classes, or targets, as pandas has them. Computed `batch`
+        samples at a time."""
         return self._ready(client).predict(x, batch)
 
-    def predict_proba(
-        self, client: int | str, x: Tensor | np.ndarray, batch: int = BATCH
-    ) -> Tensor:
-        """(n, C) how probable each class is; 0 for classes that the client never answers with."""
+    def predict_proba(self, client: int | str, x: Any, batch: int = BATCH) -> Any:
+        """(n, C) how probable each class is; 0 for classes that the client never answers with. For
+        a table: a pandas table with the names of the classes."""
         return self._ready(client).predict_proba(x, batch)
 
     @torch.no_grad()
-    def outputs(self, client: int | str, x: Tensor | np.ndarray) -> Tensor:
+    def outputs(self, client: int | str, x: Any) -> Tensor:
         """The outputs behind `predict`: logits of all classes, or targets."""
         return self._ready(client)(x)
 
@@ -134,7 +134,10 @@ class Result:
             samples: Samples = getattr(data.client(number), on)
             can = good and len(samples.y) > 0
             values.append(
-                found(self._ready(number).own_outputs(samples.x).double().cpu(), _exact(samples.y))
+                found(
+                    self._ready(number).own_outputs(samples.x).double().cpu(),
+                    _exact(data.in_unit(samples.y)),
+                )
                 if can
                 else math.nan
             )
@@ -149,6 +152,7 @@ class Result:
             input_shape=data.input_shape,
             transform=data.transform,
             takes_tokens=data.takes_tokens,
+            preprocessing=data.preprocessing.only(number) if data.preprocessing else None,
         ).eval()
 
     def to_pandas(self, of: Literal["rounds", "clients"] = "rounds") -> Any:

@@ -1,0 +1,351 @@
+"""A table with a column that says whose row it is: from pandas, CSV or Parquet to a federation."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scool.data.arrays import from_arrays
+from scool.data.federation import Federation, Task
+from scool.data.preprocessing import (
+    Missing,
+    Preprocessing,
+    Rows,
+    Scale,
+    as_targets,
+    fit_columns,
+    fit_targets,
+    ordered,
+)
+from scool.data.row_splits import TEST, TRAIN, VAL, RowSplit
+from scool.data.tables import as_table, check_columns, numbers, quoted, texts
+from scool.errors import DataError, need, require, unknown
+
+FEW_CLASSES = 20  # as many whole numbers stored with a point are still taken for classes
+_PARTS = {"train": TRAIN, "val": VAL, "test": TEST}
+
+
+def from_frame(
+    data: Any,
+    client: str,
+    label: str | Sequence[str],
+    *,
+    task: Task | None = None,
+    features: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    missing: Missing = "refuse",
+    scale: Scale = "common",
+    time: str | None = None,
+    group: str | None = None,
+    split: str | None = None,
+    test_fraction: float = 0.2,
+    val_fraction: float = 0.0,
+    seed: int = 0,
+    classes: Tensor | Literal["all", "own"] | None = None,
+    name: str | None = None,
+) -> Federation:
+    """A federation from one table in which a column says whose row it is.
+
+    What was fitted on the training rows (categories, fill values, means and scales) is kept in
+    `Federation.preprocessing`, so that `Result.predict(client, table)` takes tables of the same
+    form. `Federation.notes` says in sentences what was done.
+
+    Args:
+        data: a pandas table, the path of a CSV or Parquet file, or a table of another library that
+            has `to_pandas` or the interchange protocol.
+        client: the column that says whose row it is.
+        label: the column to predict; several for regression with several targets.
+        task: `classification` or `regression`; default: regression for numbers with a fraction.
+        features: the columns to learn from; default: all others.
+        drop: columns to leave out.
+        categorical: columns of numbers that are names of categories; texts always are.
+        missing: empty cells: `refuse` them, `drop` their rows, or fill them with the mean (or the
+            most frequent category) of the `client`'s own or of the `common` training rows.
+        scale: numbers get mean 0 and standard deviation 1 over the `common` training rows or those
+            of the `client`, or stay as they are (`none`). Targets of regression are scaled by the
+            common training rows unless it is `none`; scores and predictions are in their unit.
+        time: a column of dates or numbers: the last rows of each client are its test rows.
+        group: a column such as the patient: no group is in two parts.
+        split: a column with train, val or test.
+        test_fraction: share of each client's rows for the test; of classes about equal shares.
+        val_fraction: share of the remaining rows for validation.
+        seed: for the choice of these rows.
+        classes: which classes a client's model may answer with: `all` (default), its `own`, or
+            (K, C) bool.
+        name: what reports call it; default: the name of the file.
+
+    >>> import pandas as pd
+    >>> table = pd.DataFrame({"site": list("aabb") * 5, "age": [40, 50] * 10, "ill": [0, 1] * 10})
+    >>> from_frame(table, client="site", label="ill").train.sizes.tolist()
+    [8, 8]
+    """
+    _check_options(task, missing, scale)
+    how = RowSplit(test_fraction, val_fraction, seed, time, group, split)
+    if name is None:
+        name = Path(data).name.split(".")[0] if isinstance(data, str | Path) else "table"
+    labels = (label,) if isinstance(label, str) else tuple(label)
+    frame, names, notes = _chosen(as_table(data), client, labels, features, drop, categorical, how)
+    frame, more = _without_gaps(frame, client, labels, names, missing)
+    notes += more
+    who = texts(frame[client])
+    clients = list(ordered(sorted(set(who))))
+    ids = (
+        np.array([clients.index(w) for w in who]) if len(clients) < 50 else _numbered(who, clients)
+    )
+    chosen, because = task_of(frame, labels, task)
+    notes += because
+    y, class_names = _classes(frame, labels[0]) if chosen == "classification" else (None, ())
+    part = how.parts(frame, ids, y)
+    rows = Rows(ids, part == TRAIN, len(clients))
+    _check_training(rows, clients)
+    if y is not None:
+        _check_classes(y[rows.is_train], class_names, labels[0])
+    columns, more = fit_columns(frame, names, categorical, rows, missing, scale)
+    prepared = Preprocessing(columns, labels, class_names)
+    if y is None:
+        values = np.stack([numbers(frame[target], target) for target in labels], axis=1)
+        mean, spread = fit_targets(values, rows.is_train, scale)
+        prepared = replace(prepared, target_mean=mean, target_scale=spread)
+        targets = as_targets(values, mean, spread)
+    else:
+        targets = torch.from_numpy(y)
+    x = torch.from_numpy(_inputs(prepared, frame, ids))
+    own = [_of_client(x, targets, part, ids == number) for number in range(len(clients))]
+    _warn_doubts(frame, names, own, clients, y is not None)
+    federation = from_arrays(
+        own,
+        name=name,
+        task=chosen,
+        num_classes=len(class_names) or None,
+        classes=classes,
+        test_fraction=test_fraction if not (time or group or split) else 0,
+        client_names=clients,
+        class_names=class_names or None,
+    )
+    return replace(federation, preprocessing=prepared, notes=(*notes, *more))
+
+
+def _check_options(task: Any, missing: str, scale: str) -> None:
+    for field, value, known in (
+        ("task", task, (None, "classification", "regression")),
+        ("missing", missing, ("refuse", "drop", "client", "common")),
+        ("scale", scale, ("common", "client", "none")),
+    ):
+        if value not in known:
+            unknown(field, str(value), [k for k in known if k])
+
+
+def _chosen(
+    frame: Any,
+    client: str,
+    labels: tuple[str, ...],
+    features: Sequence[str] | None,
+    drop: Sequence[str],
+    categorical: Sequence[str],
+    how: RowSplit,
+) -> tuple[Any, list[str], list[str]]:
+    """The table with its columns by name, and those of the features."""
+    for field, value in (("features", features), ("drop", drop), ("categorical", categorical)):
+        if isinstance(value, str):
+            raise DataError(f"{field} = {value!r} is a text: give a list of columns, [{value!r}]")
+    frame = frame.rename(columns=str)
+    check_columns(frame, [client], "client")
+    check_columns(frame, labels, "label")
+    check_columns(frame, how.columns, "the column to split by,")
+    check_columns(frame, [*(features or ()), *drop, *categorical], "column")
+    taken = {client, *labels, *how.columns}
+    if features is None:
+        names = [str(c) for c in frame.columns if c not in taken and c not in drop]
+    else:
+        names = [c for c in features if c not in drop]
+        if both := [c for c in names if c in (client, *labels)]:
+            raise DataError(
+                f"column {both[0]!r} is the client or the label: take it out of features"
+            )
+    if not names:
+        raise DataError("no column is left to learn from: name some in features")
+    return frame.reset_index(drop=True), names, []
+
+
+def _without_gaps(
+    frame: Any, client: str, labels: tuple[str, ...], names: list[str], missing: Missing
+) -> tuple[Any, list[str]]:
+    """The table without the rows that cannot be used, and what was done about missing cells."""
+    nameless = int(frame[client].isna().sum())
+    if nameless:
+        raise DataError(
+            f"{nameless} rows have no {client!r}: say whose they are, or leave these rows out"
+        )
+    notes: list[str] = []
+    no_label = frame[list(labels)].isna().any(axis=1)
+    gaps = frame[names].isna()
+    if missing == "refuse" and (bool(no_label.any()) or bool(gaps.to_numpy().any())):
+        _refuse_gaps(frame[[*names, *labels]].isna(), frame[client], labels)
+    if no_label.any():
+        notes.append(f"{int(no_label.sum())} of {len(frame)} rows have no label and are left out")
+    if missing == "drop":
+        gone = gaps.any(axis=1) & ~no_label
+        if gone.any():
+            notes.append(f"{int(gone.sum())} of {len(frame)} rows with missing cells are left out")
+        no_label = no_label | gone
+    elif gaps.to_numpy().any():
+        cells, columns = int(gaps[~no_label].to_numpy().sum()), int(gaps.any().sum())
+        whose = "the client's own" if missing == "client" else "the common"
+        notes.append(
+            f"{cells} missing cells in {columns} columns are filled by {whose} training rows"
+        )
+    before = set(texts(frame[client]))
+    frame = frame[~no_label].reset_index(drop=True)
+    lost = ordered(sorted(before - set(texts(frame[client]))))
+    if lost:
+        raise DataError(
+            f"missing = {missing!r} leaves clients {quoted(lost)} without a row: fill the cells "
+            "(missing='common'), drop the columns that they lack, or leave these clients out"
+        )
+    return frame, notes
+
+
+def _refuse_gaps(gaps: Any, client: Any, labels: tuple[str, ...]) -> None:
+    """How many cells are missing in which columns of which clients, and what can be done."""
+    per_column = gaps.sum()
+    per_column = per_column[per_column > 0].sort_values(ascending=False, kind="stable")
+    where = ", ".join(f"{name!r} {count}" for name, count in per_column.head(6).items())
+    where += ", ..." if len(per_column) > 6 else ""
+    whose = [str(c) for c in client[gaps.any(axis=1)].unique()]
+    if set(per_column.index) <= set(labels):
+        what = "missing='drop' leaves these rows out"
+    else:
+        what = (
+            "choose missing='drop' (leave such rows out), 'client' or 'common' (fill with the mean "
+            "or the most frequent category of the client's own or of all training rows), or drop "
+            "columns"
+        )
+    raise DataError(
+        f"{int(per_column.sum())} cells are missing, by columns: {where}; of clients "
+        f"{quoted(whose)}: {what}"
+    )
+
+
+def _numbered(who: np.ndarray, clients: list[str]) -> np.ndarray:
+    number = {name: position for position, name in enumerate(clients)}
+    return np.array([number[name] for name in who])
+
+
+def task_of(frame: Any, labels: tuple[str, ...], task: Task | None) -> tuple[Task, list[str]]:
+    """What is to be learned, by the labels where nobody says it."""
+    pd = need("pandas", "a table")
+
+    if len(labels) != 1:
+        require(len(labels) > 0, "label", labels, "give the name of a column")
+        if task == "classification":
+            raise DataError(f"label = {labels} are several columns: classification takes one")
+        return "regression", []
+    column = frame[labels[0]]
+    is_float = pd.api.types.is_float_dtype(column)
+    if task == "regression" or not is_float:
+        return task or "classification", []
+    is_whole, count = bool((column % 1 == 0).all()), column.nunique()
+    if task == "classification":
+        if not is_whole:
+            raise DataError(
+                f"label {labels[0]!r} holds numbers such as {column[column % 1 != 0].iloc[0]}: "
+                "classes are texts or whole numbers; give task='regression', or round them"
+            )
+        return task, []
+    if is_whole and count <= FEW_CLASSES:
+        warnings.warn(
+            f"label {labels[0]!r} holds {count} whole numbers stored with a point and is taken for "
+            "classes: give task='classification' to say so, or task='regression'",
+            stacklevel=3,
+        )
+        return "classification", []
+    return "regression", [f"label {labels[0]!r} holds {count} different numbers: regression"]
+
+
+def _classes(frame: Any, label: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """(n,) the number of each row's class, and the names of the classes in their order."""
+    found = texts(frame[label])
+    names = ordered(sorted(set(found)))
+    if len(names) > max(FEW_CLASSES, len(found) // 2):
+        warnings.warn(
+            f"label {label!r} has {len(names)} different values in {len(found)} rows, each a class "
+            "of its own: give task='regression' if they are quantities",
+            stacklevel=3,
+        )
+    return _numbered(found, names).astype(np.int64), tuple(names)
+
+
+def _check_training(rows: Rows, clients: list[str]) -> None:
+    """A given split may leave a client without training rows."""
+    sizes = np.bincount(rows.client[rows.is_train], minlength=len(clients))
+    if (sizes == 0).any():
+        none = [name for name, size in zip(clients, sizes, strict=True) if not size]
+        raise DataError(
+            f"clients {quoted(none)} have no training row: mark some as train, or leave them out"
+        )
+
+
+def _check_classes(y: np.ndarray, names: Sequence[str], label: str) -> None:
+    """A class that nobody can learn."""
+    unseen = [name for number, name in enumerate(names) if number not in set(y.tolist())]
+    if unseen:
+        raise DataError(
+            f"label {label!r} has {len(unseen)} classes without a training row ({quoted(unseen)}): "
+            "give them more rows, leave theirs out, or say task='regression' if these are "
+            "quantities"
+        )
+
+
+def _inputs(prepared: Preprocessing, frame: Any, ids: np.ndarray) -> np.ndarray:
+    """(n, features): every row in the numbers of its client."""
+    out = np.empty((len(frame), len(prepared.features)), dtype=np.float32)
+    if all(len(v) <= 1 for c in prepared.columns for v in (c.fill, c.mean)):
+        return prepared.transform(frame)
+    for client in range(int(ids.max()) + 1):
+        rows = ids == client
+        out[rows] = prepared.transform(frame[rows], client)
+    return out
+
+
+def _of_client(x: Tensor, y: Tensor, part: np.ndarray, mine: np.ndarray) -> dict[str, Tensor]:
+    """The three parts of a client, some of them empty."""
+    out: dict[str, Tensor] = {}
+    for word, number in _PARTS.items():
+        rows = torch.from_numpy(np.flatnonzero(mine & (part == number)))
+        out[f"x_{word}"], out[f"y_{word}"] = x[rows], y[rows]
+    return out
+
+
+def _warn_doubts(
+    frame: Any,
+    names: Sequence[str],
+    own: Sequence[dict[str, Tensor]],
+    clients: Sequence[str],
+    is_class: bool,
+) -> None:
+    """What is possible, but seldom meant."""
+    pd = need("pandas", "a table")
+
+    for name in names:
+        column = frame[name]
+        is_id = len(column) >= 20 and not pd.api.types.is_float_dtype(column)
+        if is_id and column.nunique() == len(column):
+            warnings.warn(
+                f"column {name!r} has another value in every row, as an id has, and is learned "
+                f"from: leave it out with drop=({name!r},) if it is one",
+                stacklevel=3,
+            )
+    same = [n for n, d in zip(clients, own, strict=True) if len(d["y_train"].unique(dim=0)) == 1]
+    if same:
+        what = "training rows of one class only" if is_class else "one target in all training rows"
+        warnings.warn(
+            f"{len(same)} of {len(clients)} clients have {what} ({quoted(same)}): alone they learn "
+            "a constant; give them more rows, or read their scores with care",
+            stacklevel=3,
+        )

@@ -1,0 +1,117 @@
+"""The options of a table of one's own on the command line, and the federation they make."""
+
+import warnings
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import tyro
+
+from scool.data.federation import Federation, Task
+from scool.data.frames import from_frame, task_of
+from scool.data.preprocessing import Missing, Scale
+from scool.data.tables import check_columns, digest_of, read_table, texts
+from scool.errors import ConfigError, DataError, Note, require
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """What the columns of the file of --data mean."""
+
+    client: str = ""
+    """For --data: the column that says whose row it is."""
+    label: tuple[str, ...] = ()
+    """For --data: the column to predict; several for regression with several targets."""
+    features: tuple[str, ...] = ()
+    """For --data: the columns to learn from; default: all others."""
+    drop: tuple[str, ...] = ()
+    """For --data: columns to leave out."""
+    categorical: tuple[str, ...] = ()
+    """For --data: columns of numbers that are names of categories; texts always are."""
+    missing: Missing = "refuse"
+    """For --data: refuse empty cells, drop their rows, or fill them by client or common rows."""
+    scale: Scale = "common"
+    """For --data: standardise numbers by the common training rows, by the client's, or not."""
+    time: str = ""
+    """For --data: a column of dates or numbers; the last rows of each client are its test rows."""
+    group: str = ""
+    """For --data: a column such as the patient; no group is in two parts."""
+    split: str = ""
+    """For --data: a column with train, val or test."""
+    test_fraction: float = 0.2
+    """For --data: share of each client's rows for the test."""
+    sha256: Annotated[str, tyro.conf.Suppress] = ""
+    """Of the file when the command was given: a record is not continued with another one."""
+    count: Annotated[int, tyro.conf.Suppress] = 0
+    """Clients in the file."""
+
+
+def looked_at(path: str, table: TableOptions, task: Task | None) -> tuple[TableOptions, Task]:
+    """The options with what the file says, and the task where nobody said it.
+
+    Raises:
+        ConfigError: an option is missing.
+        DataError: the file cannot be used.
+    """
+    _check_named(path, table)
+    digest = digest_of(path)
+    frame = read_table(path).rename(columns=str)
+    check_columns(frame, [table.client], "client")
+    check_columns(frame, table.label, "label")
+    count = len(set(texts(frame[table.client].dropna())))
+    found, notes = task_of(frame[list(table.label)].dropna(), table.label, task)
+    for words in notes:
+        warnings.warn(words, Note, stacklevel=2)
+    return replace(table, sha256=digest, count=count), found
+
+
+def _check_named(path: str, table: TableOptions) -> None:
+    for field in ("client", "label"):
+        if not getattr(table, field):
+            known = ", ".join(map(str, read_table(path).columns))
+            raise ConfigError(
+                f"{field} is missing: say which column of {path} it is with --{field} COLUMN; it "
+                f"has {known}"
+            )
+
+
+def load_table(
+    path: str, table: TableOptions, task: Task, val_fraction: float, seed: int
+) -> Federation:
+    """The federation of a file; what was done to its rows is said as notes.
+
+    Raises:
+        DataError: the file is not there, or not the one that the options were made for.
+    """
+    _check_named(path, table)
+    if table.sha256 and (found := digest_of(path)) != table.sha256:
+        raise DataError(
+            f"{path} has changed: its SHA-256 begins with {found[:12]}, and that of the file of "
+            f"this record with {table.sha256[:12]}; bring back that file, or start a new run"
+        )
+    federation = from_frame(
+        path,
+        table.client,
+        table.label[0] if len(table.label) == 1 else table.label,
+        task=task,
+        features=table.features or None,
+        drop=table.drop,
+        categorical=table.categorical,
+        missing=table.missing,
+        scale=table.scale,
+        time=table.time or None,
+        group=table.group or None,
+        split=table.split or None,
+        test_fraction=table.test_fraction,
+        val_fraction=val_fraction,
+        seed=seed,
+    )
+    for words in federation.notes:
+        warnings.warn(words, Note, stacklevel=2)
+    return federation
+
+
+def refuse_without_file(table: TableOptions) -> None:
+    """Options that would be silently ignored are a mistake."""
+    for field, value in vars(table).items():
+        default = getattr(TableOptions, field)
+        require(value == default, field, value, "it needs --data FILE, a table of your own")
