@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from scool.data.tables import Kind, as_table, kind_of, numbers, quoted, texts
-from scool.errors import ConfigError, DataError, first_few, nearest
+from scool.errors import ConfigError, DataError, first_few, nearest, need
 
 Missing = Literal["refuse", "drop", "client", "common"]
 Scale = Literal["common", "client", "none"]
