@@ -29,6 +29,7 @@ from scool.run.graph import Graph
 from scool.run.load import load_model
 from scool.run.loop import fit
 from scool.run.options import RunSettings
+from scool.run.plugins import register_method
 from scool.run.result import Result
 from scool.sweep.own import compare, tune
 from scool.sweep.results import ComparisonResult
@@ -60,6 +61,7 @@ __all__ = [
     "from_frame",
     "load",
     "load_model",
+    "register_method",
     "synthetic",
     "tune",
 ]

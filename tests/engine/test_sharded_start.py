@@ -31,9 +31,12 @@ def compare(folder: Path, *words: str, launcher: tuple[str, ...] = ()) -> tuple[
 
 
 def test_a_comparison_with_three_ranks_is_that_of_one(tmp_path: Path) -> None:
-    one, _ = compare(tmp_path / "one", "--quiet")
-    three, progress = compare(tmp_path / "three", "--ranks", "3")
-    assert len(three) == 2  # the first rank speaks, the others do not
+    own = tmp_path / "own.py"  # a method that the other ranks must have, too
+    own.write_text("import scool\nMETHODS = {'half': scool.FedAvg(participation=0.5)}\n")
+    words = ("--methods", "local,dpsgd,half", "--plugin", str(own))
+    one, _ = compare(tmp_path / "one", "--quiet", *words)
+    three, progress = compare(tmp_path / "three", "--ranks", "3", *words)
+    assert len(three) == 3  # the first rank speaks, the others do not
     assert progress.count("local  round 2/2") == 1
     for mine, other in zip(three, one, strict=True):
         assert mine["accuracy_mean"] == pytest.approx(other["accuracy_mean"], abs=1e-6)

@@ -14,6 +14,7 @@ from scool.data.catalogue import DataConfig
 from scool.data.own_table import looked_at
 from scool.errors import ConfigError
 from scool.run.options import with_options
+from scool.run.plugins import load_installed, load_plugin
 
 T = TypeVar("T")
 
@@ -29,7 +30,15 @@ class Shown:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recorded(Shown):
+class Plugged(Shown):
+    """A command that runs methods, also those of a person's own files."""
+
+    plugin: tyro.conf.UseAppendAction[tuple[Path, ...]] = ()
+    """A Python file with METHODS of your own, which is executed; several: name it again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded(Plugged):
     """A command that makes records, with options from a file."""
 
     out: Path | None = None
@@ -61,6 +70,17 @@ def peek(arguments: Sequence[str], option: str) -> str | None:
         if word.startswith(option + "="):
             return word.split("=", 1)[1]
     return None
+
+
+def take_plugins(arguments: Sequence[str]) -> None:
+    """Load every file of `--plugin`, before anything asks for the names of methods."""
+    words = iter(arguments)
+    for word in words:
+        if word == "--plugin":
+            load_plugin(next(words, ""))
+        elif word.startswith("--plugin="):
+            load_plugin(word.partition("=")[2])
+    load_installed()
 
 
 def _anywhere(options: Mapping[str, Any], name: str) -> Any:
@@ -116,6 +136,8 @@ def configure(
 ) -> T:
     """A command with every option resolved: the defaults that suit the data, then those of the
     configuration file, then flags. Every field of a nested dataclass is one flat option."""
+    if "plugin" in options:  # a file of options may come from anybody
+        raise ConfigError("plugin in the configuration file is not possible: give --plugin FILE")
     default = default_on(peek_data(arguments, options))
     default = with_options(default, options, "the configuration file")
     flat = (

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scool.algorithms import METHODS
-from scool.cli.arguments import Recorded, Shown, configure, peek, read_toml
+from scool.cli.arguments import Recorded, Shown, configure, peek, read_toml, take_plugins
 from scool.cli.ranks import goes_on, leading
 from scool.data.catalogue import DataConfig
 from scool.display.curves import plot_accuracy
@@ -56,6 +56,7 @@ class CompareCommand(Recorded):
 
 
 def compare(arguments: Sequence[str]) -> int:
+    take_plugins(arguments)
     options = read_toml(peek(arguments, "--config"))
     per_method: dict[str, dict[str, Any]] = options.pop("method", {})
     tables = per_method.values() if isinstance(per_method, dict) else [None]

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from scool.errors import ConfigError, QuarantineError, RankLost, RunError, Scool
 from scool.isolation import python_command
 from scool.run.config import RunConfig, execute
 from scool.run.loop import Interrupted
+from scool.run.plugins import load_installed, load_plugin, loaded_plugins
 
 LOOPBACK = "127.0.0.1"
 START = 120  # seconds that the ranks may take to find each other
@@ -89,8 +90,12 @@ def leading(ranks: int, clients: int) -> Iterator[None]:
         yield
 
 
-def follow() -> None:
-    """One of the local ranks that `_local` starts."""
+def follow(plugins: Mapping[str, str]) -> None:
+    """One of the local ranks that `_local` starts, with the plugins of the first rank."""
+    for path, digest in plugins.items():
+        load_plugin(path)
+        require(loaded_plugins()[path] == digest, "plugin", path, "it has changed a moment ago")
+    load_installed()
     size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
     wait = datetime.timedelta(seconds=START)
     with _ending_with_the_first_rank(rank):
@@ -255,7 +260,7 @@ def _local(size: int) -> Iterator[None]:
     mine |= {"OMP_NUM_THREADS": str(threads)}
     followers = [
         subprocess.Popen(
-            python_command("from scool.cli.ranks import follow; follow()"),
+            python_command(f"from scool.cli.ranks import follow; follow({loaded_plugins()})"),
             env=os.environ | mine | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdin=subprocess.PIPE,  # see `_ending_with_the_first_rank`
             stdout=subprocess.DEVNULL,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scool.algorithms import METHODS, AnyAlgorithm, LocalOnly
-from scool.cli.arguments import Recorded, Shown, configure, peek, read_toml
+from scool.cli.arguments import Recorded, Shown, configure, peek, read_toml, take_plugins
 from scool.cli.ranks import goes_on, leading
 from scool.contracts import Recorder
 from scool.data.catalogue import DataConfig
@@ -53,13 +53,27 @@ def parse_run(arguments: Sequence[str]) -> tuple[RunCommand, str]:
     if method.startswith("-"):
         raise ConfigError(f"the method comes first: scool run METHOD [options]; got {method!r}")
     if method not in METHODS:
-        raise ConfigError(f"unknown method {method!r}: {nearest(method, METHODS)}")
+        raise ConfigError(
+            f"unknown method {method!r}: {nearest(method, METHODS)}. One of your own needs "
+            "--plugin FILE"
+        )
     options = read_toml(peek(rest, "--config"))
     about, prog = METHODS[method][0], f"scool run {method}"
     return configure(rest, options, lambda data: RunCommand.of(method, data), prog, about), method
 
 
+def _plugins_last(arguments: Sequence[str]) -> list[str]:
+    """The method comes first: a plugin before it, which may define it, moves to the end."""
+    first, words = list[str](), list(arguments)
+    while words and words[0].partition("=")[0] == "--plugin":
+        count = 1 if "=" in words[0] else 2
+        first, words = first + words[:count], words[count:]
+    return words + first if words else words
+
+
 def run(arguments: Sequence[str]) -> int:
+    take_plugins(arguments)
+    arguments = _plugins_last(arguments)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage())
         return 0 if arguments else 2

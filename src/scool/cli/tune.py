@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from scool.cli.arguments import Recorded, configure, peek, read_toml
+from scool.cli.arguments import Recorded, configure, peek, read_toml, take_plugins
 from scool.cli.compare import DEFAULT_METHODS, assignment, plain_value, say
 from scool.data.catalogue import DataConfig, find
 from scool.display.live import Console
@@ -44,6 +44,7 @@ class TuneCommand(Recorded):
 
 
 def tune(arguments: Sequence[str]) -> int:
+    take_plugins(arguments)
     options = read_toml(peek(arguments, "--config"))
     about = "Options chosen on validation data."
     command = configure(arguments, options, TuneCommand.on, "scool tune", about)

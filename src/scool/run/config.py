@@ -2,7 +2,7 @@
 settings that suit each method on each dataset."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from scool.run.checks import as_method, completed
 from scool.run.identity import check_gone, modern
 from scool.run.loop import fit
 from scool.run.options import RunSettings, as_dict, with_options
+from scool.run.plugins import source_of
 from scool.run.result import Result
 
 
@@ -85,11 +86,15 @@ def _groups(data: DataConfig) -> int:
 
 def _adjust(algorithm: AnyAlgorithm, **options: Any) -> AnyAlgorithm:
     """Set those options that the method (or its prior) has."""
-    mine = {n: v for n, v in options.items() if hasattr(algorithm, n)}
+    mine = _own(algorithm, options)
     if isinstance(algorithm, SCooL):
-        theirs = {n: v for n, v in options.items() if hasattr(algorithm.prior, n)}
-        mine["prior"] = replace(algorithm.prior, **theirs)
+        mine["prior"] = replace(algorithm.prior, **_own(algorithm.prior, options))
     return replace(algorithm, **mine)
+
+
+def _own(instance: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those options that are fields of a dataclass."""
+    return {f.name: options[f.name] for f in fields(instance) if f.name in options}
 
 
 BETWEEN = ("slow_momentum", "model_average")
@@ -125,8 +130,10 @@ class RunConfig:
         return replace(self, algorithm=completed(self.algorithm))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; `from_dict` gives the same configuration back."""
-        return as_dict(self)
+        """Plain values; `from_dict` gives the same configuration back. A method of a plugin is
+        recorded with its source."""
+        source = source_of(self.method)
+        return as_dict(self) | ({"plugin": source} if source else {})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunConfig":

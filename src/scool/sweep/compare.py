@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from scool.run.config import (
 )
 from scool.run.identity import check_gone, modern
 from scool.run.options import RunSettings, as_dict, with_options
+from scool.run.plugins import check_sources, sources_of
 from scool.sweep.results import ComparisonResult, Outcome
 from scool.sweep.runner import (
     Job,
@@ -98,14 +99,15 @@ class Comparison:
             where = f"options of {method}"
             mine = {n.replace("-", "_"): v for n, v in (self.options or {}).get(method, {}).items()}
             between = {name: mine.pop(name) for name in BETWEEN if name in mine}
-            algorithm = replace(default_run(method, settings.data).algorithm, sgd=self.sgd)
+            algorithm = with_sgd(default_run(method, settings.data).algorithm, self.sgd)
             algorithm = with_options(algorithm, mine, where)
             own = with_options(with_recipe(settings, method), between, where)
             configs.append(RunConfig(method, algorithm, own))
         return configs
 
     def to_dict(self) -> dict[str, Any]:
-        return {
+        plugins = sources_of(self.methods)
+        return ({"plugins": plugins} if plugins else {}) | {
             "format": FORMAT,
             "methods": list(self.methods),
             "settings": as_dict(self.settings),
@@ -155,6 +157,12 @@ def run_comparison(
         _keep(comparison, out, is_begun)
         go_on = f"`scool resume {out}` continues the comparison"
         return ComparisonResult(run_jobs(jobs, federations, recorders, go_on), out)
+
+
+def with_sgd(algorithm: Any, sgd: LocalSGD) -> Any:
+    """A method with these local steps, where they are an option of it."""
+    has_sgd = is_dataclass(algorithm) and "sgd" in {field.name for field in fields(algorithm)}
+    return replace(algorithm, sgd=sgd) if has_sgd else algorithm
 
 
 def folder_of(out: Path, method: str, seed: int, seeds: int) -> Path:
@@ -258,24 +266,28 @@ def check_comparison(folder: Path) -> None:
     Raises:
         RunError: it is not.
     """
-    if "python" not in _read(folder):
+    if not {"python", "plugins"} & _read(folder).keys():  # else nobody else can build it
         read_comparison(folder)
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    return read_about(folder / ABOUT, (OLD, FORMAT), _FIELDS, ("figures", "python"), REMEDY)
+    return read_about(folder / ABOUT, (OLD, FORMAT), _FIELDS, OPTIONAL, REMEDY)
 
 
 REMEDY = "Bring back a whole copy of it, or start the comparison again in another folder"
 
 
-def read_comparison(folder: Path) -> Comparison:
+def read_comparison(folder: Path, *, is_new: bool = False) -> Comparison:
     """The comparison that a folder was made with.
 
+    Args:
+        is_new: whether it is repeated in another folder; then plugins may have changed.
+
     Raises:
-        RunError: it is damaged, or was made from Python.
+        RunError: it is damaged, was made from Python, or with a plugin that nobody has named.
     """
     values = _read(folder)
+    check_sources(values.get("plugins", {}), folder, is_new=is_new)
     if "python" in values:
         raise RunError(
             f"{folder} was made from Python: continue it with the same "
@@ -287,10 +299,11 @@ def read_comparison(folder: Path) -> Comparison:
         raise damaged(folder / ABOUT, error, REMEDY) from error
 
 
+OPTIONAL = ("figures", "python", "plugins")
 _FIELDS: dict[str, Kind] = {
     "methods": TEXTS,
     **dict.fromkeys(("settings", "sgd", "options"), OBJECT),
     "seeds": WHOLE,
     "figures": BOOL,
-    "python": OBJECT,
+    **dict.fromkeys(OPTIONAL[1:], OBJECT),
 }

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -17,6 +17,7 @@ from scool.learning.local_sgd import LocalSGD
 from scool.run.checks import as_method
 from scool.run.identity import identity_of
 from scool.run.options import Changes, RunSettings, as_dict, with_changes
+from scool.run.plugins import load_installed
 from scool.run.prepare import Model
 from scool.sweep.compare import (
     ABOUT,
@@ -26,6 +27,7 @@ from scool.sweep.compare import (
     run_jobs,
     take_up,
     those_possible,
+    with_sgd,
 )
 from scool.sweep.results import ComparisonResult
 from scool.sweep.runner import Job, check_possible, claim_all
@@ -243,14 +245,11 @@ def _method(item: Any, sgd: LocalSGD | None) -> Any:
         as_method(item)
         return item
     if item not in METHODS:
+        load_installed()
+    if item not in METHODS:
         unknown("method", item, METHODS)
     method = METHODS[item][1]
-    return replace(method, sgd=sgd) if sgd is not None and has_sgd(method) else method
-
-
-def has_sgd(method: Any) -> bool:
-    """Whether the local steps are an option of a method."""
-    return is_dataclass(method) and "sgd" in {field.name for field in fields(method)}
+    return method if sgd is None else with_sgd(method, sgd)
 
 
 def _differing(named: Mapping[str, Any]) -> list[str]:

@@ -12,6 +12,7 @@ from scool.errors import ConfigError, nearest, require
 from scool.randomness import generator
 from scool.run.config import BETWEEN, Settings, default_run
 from scool.run.options import RunSettings, as_dict, with_options
+from scool.run.plugins import sources_of
 from scool.sweep.compare import Comparison
 from scool.sweep.runner import Job
 
@@ -73,7 +74,9 @@ class Search:
         require(share > 0, "val_fraction", share, "give the share to judge by, e.g. 0.2")
         comparison = Comparison(tuple(methods), settings, sgd, seeds)  # checks what both have
         starts = {run.method: Job.of(run) for run in comparison.runs(settings.seed)}
-        return cls(starts, settings, space, budget, seeds)
+        plugins = sources_of(tuple(methods))
+        described = {"plugins": plugins} if plugins else {}
+        return cls(starts, settings, space, budget, seeds, described)
 
     @property
     def methods(self) -> tuple[str, ...]:

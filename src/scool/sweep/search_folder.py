@@ -23,6 +23,7 @@ from scool.recording.seals import (
 )
 from scool.run.identity import modern
 from scool.run.options import as_dict, with_options
+from scool.run.plugins import check_sources
 from scool.sweep.runner import read_about
 from scool.sweep.search import Options, Search
 
@@ -44,6 +45,7 @@ def open_search(search: Search, out: Path, is_begun: bool) -> tuple[Log, dict[st
         write_search(out, about)
         return Log(out / LOG, about["run"]), about
     before = _read(out)
+    check_sources((before.get("search") or {}).get("plugins", {}), out)
     if not _is_same(before.get("search"), search):
         raise RunError(f"out = {str(out)!r} holds another search: choose another --out")
     about["run"] = before.get("run") or identity_seal(before["search"])
