@@ -60,7 +60,8 @@ def test_a_tracker_gets_numbers_images_and_files() -> None:
     pixels = told.images[3]
     assert pixels.dtype == np.uint8 and pixels.ndim == 3 and pixels.std() > 1
     models = [f"models/client-000{client}.safetensors" for client in range(4)]
-    assert told.names == ["graph.csv", "graph.graphml", "manifest.json", *models]
+    texts = ["README.txt", "about.json", "clients.csv"]
+    assert told.names == [*texts, "graph.csv", "graph.graphml", "manifest.json", *models]
     assert told.is_closed
 
 

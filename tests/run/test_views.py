@@ -178,7 +178,7 @@ def test_the_command_exports_the_same(result: scool.Result, tmp_path: Path) -> N
     result.export(tmp_path / "python")
     assert dispatch(["export", str(result.run_dir), "--out", str(tmp_path / "shell")]) == 0
     names = [path.relative_to(tmp_path / "python") for path in (tmp_path / "python").rglob("*.*")]
-    assert len(names) == 9 and Path("manifest.json") in names
+    assert len(names) == 12 and Path("manifest.json") in names
     for name in names:
         mine, theirs = (tmp_path / place / name for place in ("python", "shell"))
         assert mine.read_bytes() == theirs.read_bytes()

@@ -6,40 +6,32 @@ from pathlib import Path
 
 import tyro
 
-from scool.display.records import check_run, read_run
-from scool.recording.folder import RunFolder
-from scool.recording.models import read_fixed
-from scool.run.graph import Graph
-from scool.run.load import theta_of
-from scool.run.views import write_export
+from scool.display.records import check_run
+from scool.run.export import of_run, write_export
 
 
 @dataclass(frozen=True)
 class ExportCommand:
-    """Write each client's model as of the newest checkpoint, and the graph of that round as GraphML
-    and CSV."""
+    """Write each client's model as of the newest checkpoint, the graph of that round as GraphML and
+    CSV, and a README.txt that says how to use them."""
 
     run: tyro.conf.Positional[Path]
     """The folder of a run."""
     out: Path | None = None
     """Folder for the files; default: `export` inside the run."""
+    client: str | None = None
+    """The name or the number of one client: what is its own, and nothing of the others."""
+    onnx: bool = False
+    """Also write each model as an ONNX program; needs scool[onnx]."""
 
 
 def export(arguments: Sequence[str]) -> int:
     command = tyro.cli(ExportCommand, args=list(arguments), prog="scool export")
     check_run("run", command.run)
     out = command.out or command.run / "export"
-    record, folder = read_run(command.run), RunFolder(command.run)
-    rounds, theta = theta_of(folder)
-    clients, found, graph = record.clients, record.last_graph(rounds), None
-    if found is not None:
-        names = clients.client_names if clients else None
-        graph = Graph.of(
-            found[1],
-            f"{record.method}, round {found[0] + 1}",
-            tuple(names) if names else None,
-            clients.groups if clients else None,
-        )
-    files = write_export(graph, theta, read_fixed(folder), record.header, clients, out)
-    print(f"{out}: {len(files)} files")
+    what, client = of_run(command.run), command.client
+    is_number = client is not None and client.isdecimal() and client not in (what.names or ())
+    which = int(client) if client is not None and is_number else client
+    files = write_export(what, out, which, onnx=command.onnx)
+    print(f"{out}: {len(files)} files; README.txt says how to use them")
     return 0

@@ -3,143 +3,28 @@
 import copy
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from scool.data.client import find_client
-from scool.data.preprocessing import Preprocessing, is_table
+from scool.data.preprocessing import Preprocessing
 from scool.data.transform import ImageTransform
-from scool.errors import ConfigError, RunError, first_few, require, unknown
-from scool.evaluation.accuracy import own_outputs
+from scool.errors import ConfigError, RunError, require, unknown
 from scool.models import ModelConfig, fixed_tensors, unstack
 from scool.recording.clients import Clients, read_clients
 from scool.recording.folder import RunFolder
 from scool.recording.models import (
     exported_models,
-    model_name,
     read_exported,
     read_fixed,
     read_model,
-    write_model,
 )
 from scool.recording.seals import warn_damage
+from scool.run.client_model import ClientModel
 from scool.run.options import with_options
 from scool.types import Params, Tree
-
-BATCH = 4096
-"""Samples that a model answers at a time."""
-
-
-@final
-class ClientModel(nn.Module):
-    """One client's model. It takes inputs as the federation holds them (images as uint8, tokens as
-    whole numbers), torch or numpy, or as rows of a table where the federation was made of one, and
-    knows which classes it may answer with."""
-
-    def __init__(
-        self,
-        network: nn.Module,
-        classes: Tensor | None,
-        *,
-        input_shape: tuple[int, ...] | None = None,
-        transform: ImageTransform | None = None,
-        takes_tokens: bool = False,
-        preprocessing: Preprocessing | None = None,
-    ) -> None:
-        super().__init__()
-        self.network = network
-        self.classes = classes  # (C,) bool; None: regression
-        self.input_shape = input_shape  # None: not known
-        self.transform = transform
-        self.takes_tokens = takes_tokens
-        self.preprocessing = preprocessing  # of this client alone
-
-    def forward(self, x: Any) -> Tensor:
-        """The outputs: logits of all classes, or targets."""
-        inputs, first = self._fitting(x), next(self.network.parameters())
-        if self.takes_tokens:
-            is_whole = not inputs.is_floating_point()
-            require(is_whole, "x", inputs.dtype, "give whole numbers (tokens)")
-            return self.network(inputs.to(first.device, torch.int64))
-        if self.transform is not None:
-            inputs = self.transform.evaluate(inputs)
-        return self.network(inputs.to(first.device, first.dtype))
-
-    def predict(self, x: Any, batch: int = BATCH) -> Any:
-        """The class of each sample, among those it may answer with; for regression the targets, in
-        their own unit. For a table: names of classes, or targets, as pandas has them.
-
-        Args:
-            x: samples, first axis first.
-            batch: how many are computed at a time.
-
-        Raises:
-            ConfigError: some samples are not finite, so that no answer would mean anything.
-        """
-        outputs, told = self.own_outputs(x, batch), self.preprocessing
-        found = outputs if self.classes is None else outputs.argmax(dim=-1)
-        return told.answers(found, x) if told is not None and is_table(x) else found
-
-    def predict_proba(self, x: Any, batch: int = BATCH) -> Any:
-        """(n, C) how probable each class is, by the softmax of the outputs; 0 for classes that the
-        client never answers with. For a table: a pandas table, a column per class.
-
-        Raises:
-            ConfigError: some samples are not finite, or this is regression.
-        """
-        remedy = "a regression has no probabilities; `predict` gives the targets"
-        require(self.classes is not None, "predict_proba", "regression", remedy)
-        found, told = self.own_outputs(x, batch).softmax(dim=-1), self.preprocessing
-        return told.shares(found, x) if told is not None and is_table(x) else found
-
-    @torch.no_grad()
-    def own_outputs(self, x: Any, batch: int = BATCH) -> Tensor:
-        """The outputs as they are judged: minus infinity for classes that the client never answers
-        with; for regression the targets in their own unit."""
-        require(batch >= 1, "batch", batch, "give at least 1")
-        inputs = self._fitting(x)
-        self._check_finite(inputs)
-        outputs = torch.cat([self(part) for part in inputs.split(batch)])
-        if self.classes is None:
-            return self.preprocessing.in_unit(outputs) if self.preprocessing else outputs
-        return own_outputs(outputs, self.classes.to(outputs.device))
-
-    def _fitting(self, x: Any) -> Tensor:
-        """The inputs as a tensor of the right shape."""
-        if is_table(x):
-            remedy = "give arrays: this federation was not made of a table"
-            require(self.preprocessing is not None, "x", f"a {type(x).__name__}", remedy)
-            assert self.preprocessing is not None
-            return torch.from_numpy(self.preprocessing.transform(x))
-        inputs = x if isinstance(x, Tensor) else torch.tensor(np.asarray(x))
-        shape = self.input_shape
-        if shape is not None:
-            is_fit = tuple(inputs.shape[1:]) == shape
-            require(
-                is_fit,
-                "x",
-                f"inputs of shape {tuple(inputs.shape)}",
-                f"give (n, {', '.join(map(str, shape))})",
-            )
-        return inputs
-
-    def _check_finite(self, inputs: Tensor) -> None:
-        """Refuse samples that are not finite, or would not be in the numbers of the model."""
-        if not inputs.is_floating_point():
-            return
-        dtype = next(self.network.parameters()).dtype
-        is_odd = ~inputs.to(dtype).isfinite()
-        if not bool(is_odd.any()):
-            return
-        rows = is_odd.reshape(len(inputs), -1).any(dim=1).nonzero()[:, 0].tolist()
-        raise ConfigError(
-            f"x has {len(rows)} of {len(inputs)} rows that are not finite as {dtype} (rows "
-            f"{first_few(rows)}): fix these samples, or leave them out"
-        )
-
 
 Own = nn.Module | Callable[[], nn.Module]
 
@@ -164,13 +49,13 @@ def load_model(
     """
     path = Path(run)
     if path.is_file():
-        return _assemble(*read_model(path), module, path)
+        return assemble(*read_model(path), module, path)
     is_run = (path / "run.json").is_file()
     exported = {} if is_run else exported_models(path)
     if not exported:
-        return _assemble(*params_of(path, client), module, path)
+        return assemble(*params_of(path, client), module, path)
     number = _among(exported, client, path)
-    return _assemble(*read_exported(exported[number].parent, number), module, path)
+    return assemble(*read_exported(exported[number].parent, number), module, path)
 
 
 def _among(exported: Mapping[int, Path], client: int | str | None, path: Path) -> int:
@@ -180,12 +65,10 @@ def _among(exported: Mapping[int, Path], client: int | str | None, path: Path) -
         require(len(exported) == 1, "client", client, one_of)
         return next(iter(exported))
     if isinstance(client, str):
-        names = {number: read_model(file)[1].get("name") for number, file in exported.items()}
-        known = [name for name in names.values() if name]
+        numbers = {read_model(file)[1].get("name"): number for number, file in exported.items()}
+        known = [name for name in numbers if name]
         require(bool(known), "client", client, "the models here have no names; give a number")
-        return next((n for n, name in names.items() if name == client), None) or unknown(
-            "client", client, known
-        )
+        return numbers[client] if client in numbers else unknown("client", client, known)
     first, last = (exported[n].name for n in (min(exported), max(exported)))
     remedy = f"{path} has models from {first} to {last}"
     require(client in exported, "client", client, remedy)
@@ -257,27 +140,14 @@ def _of_client(clients: Clients, client: int) -> dict[str, Any] | None:
     return Preprocessing.from_dict(clients.preprocessing).only(client).to_dict()
 
 
-def export_models(
-    theta: Tree,
-    fixed: Params,
-    header: Mapping[str, Any],
-    clients: Clients | None,
-    folder: Path,
-) -> dict[Path, str]:
-    """One file per client, each with what the models have in common; their seals."""
-    count = len(next(iter(theta.values())))
-    paths = [folder / model_name(client) for client in range(count)]
-    seals: dict[Path, str] = {}
-    for client, path in enumerate(paths):
-        tensors = {**fixed, **unstack(theta, client)}
-        about = about_model(header, clients, client)
-        seals[path] = write_model(path, tensors, about, header.get("run"))
-    return seals
-
-
-def _assemble(
+def assemble(
     params: Params, about: Mapping[str, Any], module: Own | None, path: Path
 ) -> ClientModel:
+    """The model of these parameters, in the network given or else recorded.
+
+    Raises:
+        ConfigError: there is no network, or it is another one.
+    """
     network = _network(about, module, path, "meta")
     fixed = {name: tuple(t.shape) for name, t in fixed_tensors(network).items()}
     expected = {name: tuple(p.shape) for name, p in network.named_parameters()} | fixed

@@ -18,8 +18,8 @@ from scool.evaluation.metrics import Function, Metric, as_metric
 from scool.graph.edges import Matrix, as_matrix
 from scool.health import Health
 from scool.models import unstack
+from scool.run.client_model import BATCH, ClientModel
 from scool.run.graph import Graph
-from scool.run.load import BATCH, ClientModel
 from scool.types import Tree
 
 
@@ -103,17 +103,17 @@ class Result:
         with, or targets. Images are prepared as for evaluation. For a table of the form that the
         federation was made of: names of classes, or targets, as pandas has them. Computed `batch`
         samples at a time."""
-        return self._ready(client).predict(x, batch)
+        return self.ready(client).predict(x, batch)
 
     def predict_proba(self, client: int | str, x: Any, batch: int = BATCH) -> Any:
         """(n, C) how probable each class is; 0 for classes that the client never answers with. For
         a table: a pandas table with the names of the classes."""
-        return self._ready(client).predict_proba(x, batch)
+        return self.ready(client).predict_proba(x, batch)
 
     @torch.no_grad()
     def outputs(self, client: int | str, x: Any) -> Tensor:
         """The outputs behind `predict`: logits of all classes, or targets."""
-        return self._ready(client)(x)
+        return self.ready(client)(x)
 
     def evaluate(self, metric: str | Metric | Function, on: Part = "test") -> Tensor:
         """(K,) float64: what a metric says of each client's model on the client's own samples; NaN
@@ -135,7 +135,7 @@ class Result:
             can = good and len(samples.y) > 0
             values.append(
                 found(
-                    self._ready(number).own_outputs(samples.x).double().cpu(),
+                    self.ready(number).own_outputs(samples.x).double().cpu(),
                     _exact(data.in_unit(samples.y)),
                 )
                 if can
@@ -143,7 +143,9 @@ class Result:
             )
         return torch.tensor(values, dtype=torch.float64)
 
-    def _ready(self, client: int | str) -> ClientModel:
+    def ready(self, client: int | str) -> ClientModel:
+        """A client's model with all that is needed for prediction, as `scool.load_model` gives
+        it."""
         data, is_class = self.federation, self.federation.task == "classification"
         number = find_client(client, data.num_clients, data.client_names)
         return ClientModel(
@@ -167,12 +169,16 @@ class Result:
         """The graph of the last round for networkx: an edge i -> j where i learns from j."""
         return None if self.graph is None else self.graph.to_networkx()
 
-    def export(self, folder: str | Path) -> list[Path]:
-        """Write the graph as GraphML and CSV, and each client's model as safetensors; the files.
-        `scool.load_model(folder, client)` reads a model back."""
-        from scool.run.views import export_result
+    def export(
+        self, folder: str | Path, client: int | str | None = None, *, onnx: bool = False
+    ) -> list[Path]:
+        """Write the models of all clients, or of one of them, for people who know nothing of this
+        run: `README.txt` there says how to use them, `about.json` what they are; the graph as
+        GraphML and CSV. `scool.load_model(folder, client)` reads a model back. With `onnx` there is
+        a program per model that needs neither scool nor torch. Returns the files."""
+        from scool.run.export import of_result, write_export
 
-        return export_result(self, Path(folder))
+        return write_export(of_result(self), Path(folder), client, onnx=onnx)
 
     def __repr__(self) -> str:
         """Without models and data."""

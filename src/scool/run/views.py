@@ -1,17 +1,8 @@
 """A result as a person wants to see it and hand it on: tables, HTML, files."""
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scool.errors import RunError, need
-from scool.models import fixed_tensors
-from scool.recording.clients import Clients, describe_clients
-from scool.recording.folder import is_taken, make_folder
-from scool.recording.seals import Manifest, whole_file
-from scool.run.graph import Graph
-from scool.run.load import export_models
-from scool.types import Params, Tree
+from scool.errors import need
 
 if TYPE_CHECKING:
     from scool.run.result import Result
@@ -63,49 +54,3 @@ def result_html(result: "Result") -> str:
         rows.append(("records", result.run_dir))
     graph = result.graph
     return html_table(rows) + ("" if graph is None else graph._repr_html_())
-
-
-def export_result(result: "Result", folder: Path) -> list[Path]:
-    """The graph and the models of a result as files."""
-    header = {
-        "run": result.run,
-        "method": result.method,
-        "model": result.network,
-        "complete": True,
-    }
-    clients = describe_clients(result.federation)
-    fixed = fixed_tensors(result.module)
-    return write_export(result.graph, result.theta, fixed, header, clients, folder)
-
-
-def write_export(
-    graph: Graph | None,
-    theta: Tree,
-    fixed: Params,
-    header: Mapping[str, Any],
-    clients: Clients | None,
-    folder: Path,
-) -> list[Path]:
-    """`graph.graphml`, `graph.csv`, and `models/` with one file per client; `manifest.json` has
-    their checksums.
-
-    Raises:
-        RunError: the folder holds something, which models of two runs would be mixed with.
-    """
-    if is_taken(folder):
-        raise RunError(f"{folder} exists already: choose another folder (--out)")
-    make_folder(folder / "models")
-    try:
-        paths: list[Path] = []
-        if graph is not None:
-            paths += [
-                graph.write_graphml(folder / "graph.graphml"),
-                graph.write_csv(folder / "graph.csv"),
-            ]
-        seals = export_models(theta, fixed, header, clients, folder / "models")
-        files = {path.name: whole_file(path) for path in paths}
-        files |= {f"models/{path.name}": seal for path, seal in seals.items()}
-        Manifest(header.get("run") or "", files).write(folder)
-    except RunError as error:
-        raise RunError(f"{error}. {folder} is not whole: delete it before the next try") from error
-    return [*paths, *seals]
