@@ -12,6 +12,7 @@ def test_there_are_examples() -> None:
     assert {path.stem for path in EXAMPLES} >= {
         "quickstart",
         "own_data",
+        "own_method",
         "own_model",
         "own_prior",
         "compare_priors",

@@ -1,7 +1,7 @@
 """`scool.compare` and `scool.tune`: one's own data, models and methods from Python."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from scool.algorithms import METHODS
 from scool.cli.main import dispatch
 from scool.contracts import Engine
 from scool.errors import ConfigError, DataError, RunError
+from scool.run.config import default_run, execute
 from scool.run.loop import fit
 from scool.run.result import Result
 from scool.sweep import runner
@@ -67,6 +68,15 @@ def test_own_methods_and_names_side_by_side() -> None:
     both = [float(found["half"][seed].accuracy.mean()) for seed in (0, 1)]  # type: ignore[union-attr]
     assert table.loc["half", "accuracy_mean"] == pytest.approx(sum(both) / 2)
     assert "4 clients, mean of 2 seeds" in repr(found) and f"{sum(both) / 2:.2f}" in repr(found)
+
+
+def test_names_have_the_defaults_of_the_command_line() -> None:
+    config = scool.DataConfig(clients=6, groups=2)
+    found = scool.compare(scool.load(config), "mlp", ["scool-drawn"], **QUICK)
+    theirs = default_run("scool-drawn", config)
+    expected = execute(replace(theirs, settings=replace(theirs.settings, rounds=2)))
+    mine = found["scool-drawn"][0]
+    assert isinstance(mine, Result) and torch.equal(mine.score, expected.score)
 
 
 def test_a_list_of_seeds_and_one_federation_for_all() -> None:
@@ -131,8 +141,7 @@ def test_progress_is_said_unless_it_is_not_wanted(capsys: pytest.CaptureFixture[
     said = capsys.readouterr().err
     assert "mine  round 1/1" in said
     assert (
-        "note: local steps of local are not those of mine (lr 0.01 and 0.1, epochs 5 and 1, "
-        in said
+        "note: local steps of local are not those of mine (lr 0.2 and 0.1, epochs 5 and 1, " in said
     )
     scool.compare(toy(), "linear", {"mine": Mean(), "local": "local"}, **QUICK)
     assert capsys.readouterr() == ("", "")

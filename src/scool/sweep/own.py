@@ -11,10 +11,12 @@ from typing import Any, Unpack
 from scool.algorithms import METHODS, LocalOnly
 from scool.contracts import Method, OwnMethod, Recorder
 from scool.data.build import with_validation
+from scool.data.catalogue import DataConfig
 from scool.data.federation import Federation
 from scool.errors import ConfigError, require, unknown
 from scool.learning.local_sgd import LocalSGD
 from scool.run.checks import as_method
+from scool.run.config import default_run
 from scool.run.identity import identity_of
 from scool.run.options import Changes, RunSettings, as_dict, with_changes
 from scool.run.plugins import load_installed
@@ -61,8 +63,9 @@ def compare(
             options of your own, mappings from your names to methods, or a list with any of these;
             `"all"` are those names that the data allow.
         seeds: how many, from `settings.seed` on; or a list of them.
-        sgd: the local steps of the methods given by name. A method given as an object keeps its
-            own; a note says where they differ.
+        sgd: the local steps of the methods given by name; default: those of the command line for
+            data like these. A method given as an object keeps its own; a note says where they
+            differ.
         settings: rounds and other options, as for `fit`; or single ones by name in `changes`.
         out: a folder for the records of every run. The same call on the same folder goes on
             where it was stopped; `scool report` and `scool ls` read it.
@@ -80,19 +83,18 @@ def compare(
     """
     common, numbers = _common(settings, changes, seeds)
     federations = _federations(federation, numbers)
-    named, notes = _named(methods, sgd, federations)
+    starts, notes = _starts(methods, sgd, federations, model, common)
+    named = {name: job.algorithm for name, job in starts.items()}
     _say([*notes, *_differing(named)], verbose)
     folder = None if out is None else Path(out)
     jobs = [
-        Job(
-            name,
-            method,
-            model,
-            replace(common, seed=seed),
-            None if folder is None else folder_of(folder, name, seed, len(numbers)),
+        replace(
+            job,
+            settings=replace(job.settings, seed=seed),
+            folder=None if folder is None else folder_of(folder, name, seed, len(numbers)),
         )
         for seed in numbers
-        for name, method in named.items()
+        for name, job in starts.items()
     ]
     for seed, clients in federations.items():
         check_possible((job for job in jobs if job.settings.seed == seed), clients)
@@ -156,8 +158,8 @@ def tune(
         seed: with_validation(clients, val_fraction, seed)
         for seed, clients in _federations(federation, numbers).items()
     }
-    named, notes = _named(methods, sgd, federations)
-    starts = {name: Job(name, method, model, common) for name, method in named.items()}
+    starts, notes = _starts(methods, sgd, federations, model, common)
+    named = {name: job.algorithm for name, job in starts.items()}
     space = {
         option: tuple(values) if isinstance(values, list | tuple) else (values,)
         for option, values in grid.items()
@@ -196,17 +198,22 @@ def _federations(source: Clients, seeds: Sequence[int]) -> dict[int, Federation]
     return found  # type: ignore[return-value]
 
 
-def _named(
-    methods: Methods, sgd: LocalSGD | None, federations: Mapping[int, Federation]
-) -> tuple[dict[str, Any], list[str]]:
-    """The methods by name; and a note on each of `all` that the data do not allow."""
+def _starts(
+    methods: Methods,
+    sgd: LocalSGD | None,
+    federations: Mapping[int, Federation],
+    model: Model,
+    common: RunSettings,
+) -> tuple[dict[str, Job], list[str]]:
+    """The methods by name, as runs without a seed of their own; and a note on each of `all` that
+    the data do not allow."""
+    seed, first = next(iter(federations.items()))
     notes: list[str] = []
     if isinstance(methods, str) and methods == "all":
-        seed, first = next(iter(federations.items()))
         possible, notes = those_possible({n: m for n, (_, m) in METHODS.items()}, first, seed)
         methods = list(possible)
     items: Sequence[Any] = methods if isinstance(methods, list | tuple) else [methods]
-    found: dict[str, Any] = {}
+    found: dict[str, Job] = {}
     for item in items:
         for name, method in _names_of(item).items():
             if name in found:
@@ -215,9 +222,35 @@ def _named(
                     "{'one': ..., 'other': ...}"
                 )
             check_name(name)
-            found[name] = _method(method, sgd)
+            if isinstance(method, str):
+                algorithm, settings = _known(method, sgd, first, common)
+            else:
+                as_method(method)
+                algorithm, settings = method, common
+            found[name] = Job(name, algorithm, model, settings)
     require(bool(found), "methods", methods, "name at least one")
     return found, notes
+
+
+def _known(
+    method: str, sgd: LocalSGD | None, federation: Federation, common: RunSettings
+) -> tuple[Any, RunSettings]:
+    """A method of the list, as the command line has it for data like these."""
+    if method not in METHODS:
+        load_installed()
+    if method not in METHODS:
+        unknown("method", method, METHODS)
+    start = default_run(method, data_like(federation))
+    own = {name: getattr(common, name) or value for name, value in start.settings.between.items()}
+    algorithm = start.algorithm if sgd is None else with_sgd(start.algorithm, sgd)
+    return algorithm, replace(common, **own)
+
+
+def data_like(federation: Federation) -> DataConfig:
+    """Built-in data whose recipes suit a federation: CIFAR-10 for images, else small data."""
+    if len(federation.input_shape) == 3:
+        return DataConfig("cifar10")
+    return DataConfig("synthetic", task=federation.task)
 
 
 def _names_of(item: Any) -> Mapping[str, Any]:
@@ -237,19 +270,6 @@ def name_of(method: Own) -> str:
     plain = as_method(method).plain
     prior = getattr(plain, "prior", None)
     return type(plain).__name__ + ("" if prior is None else f"-{type(prior).__name__}")
-
-
-def _method(item: Any, sgd: LocalSGD | None) -> Any:
-    """The method of a name, with the common local steps; another one as it is."""
-    if not isinstance(item, str):
-        as_method(item)
-        return item
-    if item not in METHODS:
-        load_installed()
-    if item not in METHODS:
-        unknown("method", item, METHODS)
-    method = METHODS[item][1]
-    return method if sgd is None else with_sgd(method, sgd)
 
 
 def _differing(named: Mapping[str, Any]) -> list[str]:
