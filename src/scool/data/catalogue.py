@@ -200,6 +200,14 @@ def find(name: str) -> Dataset:
     return DATASETS[name]
 
 
+def config_like(federation: Federation) -> DataConfig:
+    """A dataset whose recipes suit a federation that is not of the catalogue: one of images for
+    inputs with three axes, else a small one."""
+    if len(federation.input_shape) == 3:
+        return DataConfig("cifar10")
+    return DataConfig("synthetic", task=federation.task)
+
+
 def data_root(data_dir: str | Path | None = None) -> Path:
     """Where data files lie: the folder asked for, $SCOOL_DATA, or ./data."""
     return Path(data_dir or os.environ.get("SCOOL_DATA") or "data")

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 from scool.algorithms import METHODS, LocalOnly
 from scool.contracts import Method, OwnMethod, Recorder
 from scool.data.build import with_validation
-from scool.data.catalogue import DataConfig
+from scool.data.catalogue import config_like
 from scool.data.federation import Federation
 from scool.errors import ConfigError, require, unknown
 from scool.learning.local_sgd import LocalSGD
@@ -240,17 +240,10 @@ def _known(
         load_installed()
     if method not in METHODS:
         unknown("method", method, METHODS)
-    start = default_run(method, data_like(federation))
+    start = default_run(method, config_like(federation))
     own = {name: getattr(common, name) or value for name, value in start.settings.between.items()}
     algorithm = start.algorithm if sgd is None else with_sgd(start.algorithm, sgd)
     return algorithm, replace(common, **own)
-
-
-def data_like(federation: Federation) -> DataConfig:
-    """Built-in data whose recipes suit a federation: CIFAR-10 for images, else small data."""
-    if len(federation.input_shape) == 3:
-        return DataConfig("cifar10")
-    return DataConfig("synthetic", task=federation.task)
 
 
 def _names_of(item: Any) -> Mapping[str, Any]:
