@@ -239,10 +239,11 @@ class Engine(Protocol):
         ...
 
     def mix(self, w: Matrix, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:
-        """out_i = sum_j w_ij x_j over the nonzero w_ij; the share of a client in quarantine goes to
-        the rest of the row. w is finite, which is checked; signs and sums of rows are
-        the method's own business. `overwrite`: the result may take the place of the tree in
-        memory."""
+        """out_i = sum_j w_ij x_j over the nonzero w_ij; the share of a client that is not active
+        goes to the rest of the row, and x_i stays where client i is not active. With a server an
+        absent client gets its sum, too: it fetches it when it is back. w is finite, which is
+        checked; signs and sums of rows are the method's own business. `overwrite`: the result may
+        take the place of the tree in memory."""
         ...
 
     def fetch(self, tree: Tree, pairs: Matrix) -> None:
@@ -362,6 +363,11 @@ class Method(Generic[S]):
         """One round. Info has `train_loss` and `graph`, the weights that were mixed with (the
         identity where nothing is mixed), which are finite."""
         raise NotImplementedError
+
+    def admit(self, state: S, clients: Tensor) -> S:
+        """The state where these clients (n,) join: others may learn from them from now on."""
+        del clients
+        return state
 
     def complete(self) -> Self:
         """The same with what the files hold that its options name, so that records hold it too."""

@@ -52,7 +52,7 @@ class Health:
 
     def __init__(self, num_clients: int, reasons: Mapping[int, Reason] | None = None) -> None:
         self.reasons: dict[int, Reason] = {}  # of those in quarantine
-        self.absent = torch.zeros(num_clients, dtype=torch.bool)  # (K,) only ever true on peers
+        self.absent = torch.zeros(num_clients, dtype=torch.bool)  # (K,) in this round
         self.quarantine(reasons or {})
 
     @classmethod
@@ -63,7 +63,12 @@ class Health:
     @property
     def active(self) -> Tensor:
         """(K,) bool: neither in quarantine nor absent."""
-        mask = ~self.absent
+        return self.healthy & ~self.absent
+
+    @property
+    def healthy(self) -> Tensor:
+        """(K,) bool: not in quarantine, be they absent or not."""
+        mask = torch.ones_like(self.absent)
         mask[list(self.reasons)] = False
         return mask
 

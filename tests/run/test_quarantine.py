@@ -32,7 +32,7 @@ METHOD = SCooL(prior=SBM(num_blocks=2), sgd=SGD)
 
 def test_quarantine_is_recorded_and_strict_stops(tmp_path: Path) -> None:
     federation = poisoned(classification(), 1)
-    words = "client 1 is left out from the start: .* Mend its data"
+    words = "client 1 is left out from the start: .* Fix its data"
     with pytest.warns(UserWarning, match=words) as said:
         result = fit(federation, "mlp", METHOD, rounds=2, device="cpu", out=tmp_path / "a")
     assert len(said) == 1

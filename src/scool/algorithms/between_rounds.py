@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self, final
 
 import torch
+from torch import Tensor
 
 from scool.algorithms.shared.aggregate import per_client
 from scool.contracts import Engine, Method
 from scool.errors import require
+from scool.learning.losses import own_loss
 from scool.types import Info, Params, Tree
 
 AROUND = ("sgd", "validation", "averages", "learns_graph", "meets", "verbs")
@@ -28,6 +30,9 @@ class Around(Method[Any]):
     def __post_init__(self) -> None:
         for name in AROUND:
             object.__setattr__(self, name, getattr(self.method, name))
+
+    def admit(self, state: Any, clients: Tensor) -> Any:
+        return state._replace(method=self.method.admit(state.method, clients))
 
     def complete(self) -> Self:
         return replace(self, method=self.method.complete())
@@ -96,7 +101,8 @@ class Averaged(Around):
 
     $a^{t+1} = m\, a^t + (1 - m)\, \theta^{t+1}$, the plain mean at first. Training goes on from
     $\theta$. The average of many late steps lies in a flatter place than each of them. The average
-    of a client in quarantine goes on towards the model it keeps. Izmailov et al., SWA, UAI 2018.
+    of a client in quarantine goes on towards the model it keeps, that of an absent one waits.
+    Izmailov et al., SWA, UAI 2018.
     """
 
     model_average: float
@@ -114,7 +120,63 @@ class Averaged(Around):
         method, info = self.method.step(engine, state.method, round)
         share = 1 - min(self.model_average, round / (round + 1))
         kept = {n: torch.lerp(a, method.theta[n], share) for n, a in state.theta.items()}
+        if bool((absent := engine.health.absent[engine.owned.cpu()]).any()):
+            rows = absent.nonzero()[:, 0]
+            for name, average in kept.items():
+                average[rows] = state.theta[name][rows]
         return AveragedState(kept, method), info
+
+
+class BestState(NamedTuple):
+    theta: Tree  # the best models so far
+    method: Any  # the state of the method, whose theta trains on
+    losses: Tensor  # (K,) the last validation loss of each client, NaN where there is none
+    best: Tensor  # the lowest mean of them
+    waited: Tensor  # evaluations since then
+
+
+@final
+@dataclass(frozen=True)
+class EarlyStopping(Around):
+    """A method whose run stops when the validation loss no longer falls, and keeps its best models.
+
+    Every `every` rounds the mean over clients of the validation loss is looked at; an absent client
+    counts with its last one. After `patience` such looks without a lower mean the run is over. The
+    models that are scored and kept are those of the best look, of all clients together. A
+    federation without validation data sets a fifth of the training samples aside.
+    """
+
+    patience: int
+    every: int = 1
+    trains_theta = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.patience >= 1, "patience", self.patience, "give at least 1")
+        object.__setattr__(self, "validation", self.method.validation or 0.2)
+
+    def init(self, engine: Engine, theta0: Params) -> BestState:
+        state = self.method.init(engine, theta0)
+        kept = {n: t.clone() for n, t in state.theta.items()}
+        losses = torch.full((engine.num_clients,), torch.nan, dtype=torch.float64)
+        best = torch.tensor(torch.inf, dtype=torch.float64)
+        return BestState(kept, state, losses, best, torch.tensor(0))
+
+    def step(self, engine: Engine, state: BestState, round: int) -> tuple[BestState, Info]:
+        method, info = self.method.step(engine, state.method, round)
+        state = state._replace(method=method)
+        if (round + 1) % self.every == 0:
+            found = engine.measure(method.theta, "val", own_loss).double().cpu()
+            losses = torch.where(engine.active & found.isfinite(), found, state.losses)
+            mean = losses[engine.health.healthy].nanmean()
+            if bool(mean < state.best):
+                kept = {n: t.clone() for n, t in method.theta.items()}
+                state = state._replace(theta=kept, best=mean, waited=torch.tensor(0))
+            else:
+                state = state._replace(waited=state.waited + 1)
+            state = state._replace(losses=losses)
+            info = {**info, "validation_loss": mean, "waited": state.waited}
+        return state, info
 
 
 def check_shares(slow_momentum: float = 0.0, model_average: float = 0.0) -> None:
@@ -138,10 +200,27 @@ def with_between(
     return Averaged(method, model_average) if model_average else method
 
 
+def with_share(method: Method[Any], participation: float) -> Method[Any]:
+    """The method with the share of clients that take part in a round, where it has an option of its
+    own for that: a server then asks this share. The engine leaves clients out for all others.
+
+    Raises:
+        ConfigError: the method has another share already.
+    """
+    if isinstance(method, Around):
+        return replace(method, method=with_share(method.method, participation))
+    own = getattr(method.plain, "participation", None)
+    if own is None or participation == 1 or own == participation:
+        return method
+    words = f"{type(method.plain).__name__} has {own} already; give one of the two"
+    require(own == 1, "participation", participation, words)
+    return replace(method, participation=participation)  # type: ignore[call-arg]
+
+
 def between_of(method: Method[Any]) -> Mapping[str, float]:
     """What is put around a method, by the names that records have for it."""
-    found = {"slow_momentum": 0.0, "model_average": 0.0}
+    found: dict[str, float] = {"slow_momentum": 0.0, "model_average": 0.0}
     while isinstance(method, Around):
-        found |= {name: value for name, value in vars(method).items() if name in found}
+        found |= {n: value for n, value in vars(method).items() if n in (*found, "patience")}
         method = method.method
     return found

@@ -10,7 +10,7 @@ from torch import Tensor
 from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
 from scool.learning.local_sgd import LocalSGD
-from scool.learning.losses import cross_entropy, squared_error
+from scool.learning.losses import own_loss
 from scool.randomness import generator
 from scool.types import Info, Params, Tree
 
@@ -74,7 +74,7 @@ class IFCA(Method[IFCAState]):
         losses: list[Tensor] = []
         for m in range(self.num_clusters):
             everyone = torch.full((engine.num_clients,), m)
-            losses.append(engine.measure(_models(engine, clusters, everyone), "train", _own_loss))
+            losses.append(engine.measure(_models(engine, clusters, everyone), "train", own_loss))
         return torch.stack(losses).nan_to_num(nan=torch.inf).argmin(dim=0)
 
 
@@ -87,13 +87,6 @@ def _starts(p: Tensor, name: str, count: int, spread: float, seed: int) -> Tenso
         shuffled = p.flatten()[order.to(p.device)].view_as(p)
         starts.append(mean + (1 - spread**2) ** 0.5 * (p - mean) + spread * (shuffled - mean))
     return torch.stack(starts)
-
-
-def _own_loss(outputs: Tensor, targets: Tensor, classes: Tensor) -> Tensor:
-    """The loss of training, a number a sample."""
-    del classes
-    loss = squared_error if targets.is_floating_point() else cross_entropy
-    return loss(outputs, targets)
 
 
 def _models(engine: Engine, clusters: Tree, chosen: Tensor) -> Tree:

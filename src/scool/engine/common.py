@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from scool.attendance import Attendance
 from scool.contracts import VERBS, MatrixT, Products, Route, Split, Trained, Updates
 from scool.data.federation import Federation
 from scool.engine.edges import (
@@ -56,7 +57,9 @@ class CommonVerbs(ABC):
     device: torch.device
     dtype: torch.dtype
 
-    def __init__(self, federation: Federation, seed: int, strict: bool) -> None:
+    def __init__(
+        self, federation: Federation, seed: int, strict: bool, attendance: Attendance | None = None
+    ) -> None:
         self.federation, self.seed, self.strict = federation, seed, strict
         self.ledger = Ledger()
         self.num_clients = federation.num_clients
@@ -64,13 +67,14 @@ class CommonVerbs(ABC):
         self.val_sizes = federation.val.sizes.cpu()
         self.truth = federation.truth
         self.health = Health(self.num_clients)
+        self.attendance = attendance or Attendance(self.num_clients, seed)
 
     @property
     def active(self) -> Tensor:
         return self.health.active
 
-    def begin_round(self, round: int) -> None:  # noqa: B027
-        """Everybody is here: nothing to find out."""
+    def begin_round(self, round: int) -> None:
+        self.health.absent = self.attendance.absent(round)
 
     def replicate(self, theta0: Params) -> Tree:
         return {
@@ -103,7 +107,7 @@ class CommonVerbs(ABC):
         if self.federation.task == "classification":
             return -math.log(self.federation.num_outputs)
         train = self.federation.train
-        mask = train.mask & self.active.to(train.mask.device)[:, None]
+        mask = train.mask & self.health.healthy.to(train.mask.device)[:, None]
         y = train.y[mask].double()
         return -0.5 * float(y.var(dim=0, correction=0).sum()) if len(y) else 0.0
 
@@ -117,10 +121,15 @@ class CommonVerbs(ABC):
         only: frozenset[str] | None = None,
     ) -> Trained:
         chosen = self.active if among is None else self.active & among.cpu()
-        self.ledger.add_samples(int(sgd.samples_per_round(self.sizes, round)[chosen].sum()))
+        self.ledger.add_samples(int(self._samples(sgd, round)[chosen].sum()))
         rule = Rule(sgd.at_round(round), pull.strength if pull else 0.0, only)
         anchor = pull.anchor if pull and pull.strength else None
         return self.learn(theta, rule, anchor, round, chosen)
+
+    def _samples(self, sgd: LocalSGD, round: int) -> Tensor:
+        """(K,) samples that the local steps of each client go through in a round."""
+        pace = self.attendance.pace(round, torch.arange(self.num_clients))
+        return sgd.samples_per_round(self.sizes, round, pace.share)
 
     @abstractmethod
     def learn(
@@ -132,7 +141,7 @@ class CommonVerbs(ABC):
         asked = edges_of(pairs)
         edges = asked.among(self.active)
         count_train_at(self.ledger, theta, edges)
-        self.ledger.add_samples(int(sgd.samples_per_round(self.sizes, round)[edges.j].sum()))
+        self.ledger.add_samples(int(self._samples(sgd, round)[edges.j].sum()))
         return self._visit(theta, asked, edges, sgd, round)
 
     @abstractmethod
@@ -142,14 +151,15 @@ class CommonVerbs(ABC):
         """Rows for all pairs asked for, trained where both clients are active (`edges`)."""
 
     def mix(self, w: Matrix, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:
-        graph = checked_weights(w, self.active)
+        receivers = self.health.healthy if via == "server" else self.active
+        graph = checked_weights(w, self.active, receivers)
         count_mix(self.ledger, tree, PairList(graph.i, graph.j), self.active, via)
         return self._mix(graph, tree, overwrite)
 
     @abstractmethod
     def _mix(self, graph: Edges, tree: Tree, overwrite: bool) -> Tree:
-        """The sums over the edges. A client in quarantine keeps its share and counts in no other
-        sum."""
+        """The sums over the edges. A client that is not active counts in no sum; one with a weight
+        on itself keeps that share."""
 
     def cross_gradient(self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int) -> Tree:
         w = checked_weights(w, self.active).dense() * self.active[:, None]
@@ -238,8 +248,8 @@ class CommonVerbs(ABC):
         """(K, K) float64: a number for each pair of rows, summed over the tensors."""
 
 
-def checked_weights(w: Any, active: Tensor) -> Edges:
-    """The nonzero weights of a mix, the share of clients in quarantine given to others.
+def checked_weights(w: Any, active: Tensor, receivers: Tensor | None = None) -> Edges:
+    """The nonzero weights of a mix, the share of clients that are not active given to others.
 
     Raises:
         ConfigError: w has another shape, or the row of an active client is not finite.
@@ -249,9 +259,9 @@ def checked_weights(w: Any, active: Tensor) -> Edges:
     if found != size:
         raise ConfigError(f"w = {found} is not possible: give a tensor of weights of shape {size}")
     if isinstance(w, Edges):
-        graph = edges_without(w.on(w.values.double()), active).nonzero_pairs()
+        graph = edges_without(w.on(w.values.double()), active, receivers).nonzero_pairs()
     else:
-        graph = Edges.of(without(w.double().cpu(), active))
+        graph = Edges.of(without(w.double().cpu(), active, receivers))
     odd = (~graph.row_sums().isfinite()).nonzero()[:, 0].tolist()
     if odd:
         raise ConfigError(

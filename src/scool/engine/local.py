@@ -2,11 +2,13 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
+from scool.attendance import Attendance
 from scool.contracts import PerClient, PerSample, Split, Trained
 from scool.data.federation import Federation
 from scool.engine.common import CommonVerbs, Compare, mix_tensor, mixer
@@ -65,11 +67,12 @@ class LocalEngine(CommonVerbs):
         strict: bool = False,
         precision: Precision = "float32",
         ids: Tensor | None = None,
+        attendance: Attendance | None = None,
     ) -> None:
         """`ids` (K,) says what randomness calls the clients, where they are part of a larger
         federation."""
         self.device = resolve_device(device)
-        super().__init__(federation.to(self.device), seed, strict)
+        super().__init__(federation.to(self.device), seed, strict, attendance)
         module = with_streams(copy.deepcopy(module))  # the caller's stays as it is
         module = module.to(self.device).eval()
         self.dtype = next(module.parameters()).dtype
@@ -169,10 +172,45 @@ class LocalEngine(CommonVerbs):
         """The steps of c models, or of rows `start` (c,) of some, each on the data of its host
         (c,)."""
         train, names = self.splits["train"], self.ids[hosts]
+        pace = self.attendance.pace(round, names)
+        if pace.factors is not None and len(pace.factors.unique()) > 1:
+            return self._run_by_rates(theta, hosts, rule, anchor, round, start, pace.factors)
+        if pace.factors is not None and len(hosts):
+            sgd = replace(rule.sgd, lr=rule.sgd.lr * float(pace.factors[0]))
+            rule = rule._replace(sgd=sgd)
         phase = plan_phase(train, rule.sgd, hosts, names, round, self.seed)._replace(start=start)
+        if pace.share is not None:
+            phase = phase.shortened(pace.share)
         if self._formulation.may_draw:
             phase = phase._replace(stream=dropout_streams(names, round, self.seed))
         return examine(phase, *self._formulation.train(train, theta, phase, rule, anchor))
+
+    def _run_by_rates(
+        self,
+        theta: Tree,
+        hosts: Tensor,
+        rule: Rule,
+        anchor: Tree | None,
+        round: int,
+        start: Tensor | None,
+        factors: Tensor,
+    ) -> Outcome:
+        """The same where the learning rates of the hosts differ: those with the same rate at a
+        time."""
+        out = {n: t.new_empty(len(hosts), *t.shape[1:]) for n, t in theta.items()}
+        loss = torch.full((len(hosts),), torch.nan, dtype=torch.float64)
+        stop = torch.full((len(hosts),), -1)
+        for factor in factors.unique():
+            at = (factors == factor).nonzero()[:, 0]
+            some = at.to(self.device)
+            mine = theta if start is not None else _rows(theta, some)
+            to = None if anchor is None else _rows(anchor, some)
+            begin = None if start is None else start[some]
+            found = self._run(mine, hosts[some], rule, to, round, begin)
+            loss[at], stop[at] = found.loss, found.stop
+            for name, t in found.theta.items():
+                out[name][some] = t
+        return Outcome(out, loss, stop)
 
     # ------------------------------------------------------------------ meeting others
 
@@ -184,9 +222,11 @@ class LocalEngine(CommonVerbs):
         own = graph.loop_values().to(self.device, self.dtype)
         out: Tree = {}
         for name, t in tree.items():  # 0 times infinity is NaN: keep the quarantined out of sums
-            idle = (~active).to(self.device).view(-1, *[1] * (t.dim() - 1))
-            mixed = mix_tensor(mix, t.masked_fill(idle, 0.0), overwrite=True)
-            out[name] = torch.where(idle, t * own.view_as(idle), mixed)
+            shape = (-1, *[1] * (t.dim() - 1))
+            idle = (~active).to(self.device)
+            mixed = mix_tensor(mix, t.masked_fill(idle.view(shape), 0.0), overwrite=True)
+            alone = idle & (own != 0)
+            out[name] = torch.where(alone.view(shape), t * own.view(shape), mixed)
         return out
 
     def _losses(

@@ -10,6 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from scool.attendance import Attendance
 from scool.contracts import PerClient, PerSample, Trained
 from scool.contracts import Split as SplitName
 from scool.data.federation import Federation
@@ -50,8 +51,9 @@ class ShardedEngine(CommonVerbs):
         strict: bool = False,
         precision: Precision = "float32",
         placement: Placement | None = None,
+        attendance: Attendance | None = None,
     ) -> None:
-        super().__init__(federation, seed, strict)
+        super().__init__(federation, seed, strict, attendance)
         self.ranks = ranks
         self._options: dict[str, Any] = {
             "module": module,
@@ -59,6 +61,7 @@ class ShardedEngine(CommonVerbs):
             "device": rank_device(device, ranks.rank),
             "client_chunk": client_chunk,
             "precision": precision,
+            "attendance": self.attendance,
         }
         self._round, self._moved = 0, -SETTLED  # this round; after which clients changed ranks
         self._hold(placement or Placement.even(self.num_clients, ranks.size))
@@ -89,6 +92,8 @@ class ShardedEngine(CommonVerbs):
         return out
 
     def begin_round(self, round: int) -> None:
+        super().begin_round(round)
+        self._stack.health.absent = self.health.absent[self._mine]
         self._round = round
 
     def settle(self, graph: Matrix, tree: Tree) -> Tree:
@@ -180,8 +185,8 @@ class ShardedEngine(CommonVerbs):
                     t = t.masked_fill(idle.view(-1, *[1] * (t.dim() - 1)), 0.0)
                 part = mix(t.flatten(1))
                 out[name] = part.add_(out[name]) if name in out else part
-        idle = (~active[self._mine]).to(self.device)
         own = graph.loop_values()[self._mine].to(self.device, self.dtype)
+        idle = (~active[self._mine]).to(self.device) & (own != 0)
         for name, t in tree.items():
             mixed, shape = out[name].view_as(t), (-1, *[1] * (t.dim() - 1))
             if bool(idle.any()):

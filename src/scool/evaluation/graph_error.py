@@ -9,13 +9,15 @@ from torch import Tensor
 from scool.graph.normalise import normalise_rows
 
 
-def graph_l1(w: Tensor, truth: Tensor) -> float:
-    r"""$\frac1K \sum_i \sum_j |\hat w_{ij} - w^*_{ij}|$, between 0 and 2.
+def graph_l1(w: Tensor, truth: Tensor, among: Tensor | None = None) -> float:
+    r"""$\frac1K \sum_i \sum_j |\hat w_{ij} - w^*_{ij}|$, between 0 and 2; of the clients i
+    in `among` (K,) bool where that is given.
 
     >>> graph_l1(torch.eye(2), torch.full((2, 2), 0.5))
     1.0
     """
-    return float((normalise_rows(w.double()) - normalise_rows(truth.double())).abs().sum(1).mean())
+    off = (normalise_rows(w.double()) - normalise_rows(truth.double())).abs().sum(1)
+    return float((off if among is None else off[among]).mean())
 
 
 def communities(w: Tensor, count: int) -> Tensor:

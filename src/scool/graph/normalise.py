@@ -56,9 +56,9 @@ def normalise_rows(w: Tensor) -> Tensor:
     return torch.where(total > 0, w / total.clamp(min=torch.finfo(w.dtype).tiny), eye)
 
 
-def without(w: Tensor, active: Tensor) -> Tensor:
+def without(w: Tensor, active: Tensor, receivers: Tensor | None = None) -> Tensor:
     """Give the share of inactive sources to the rest of each row; the inactive keep to themselves,
-    even if their row is not finite.
+    even if their row is not finite. `receivers` (K,) bool: who mixes, where that is not `active`.
 
     >>> without(torch.tensor([[0.5, 0.5], [0.5, 0.5]]), torch.tensor([True, False]))
     tensor([[1., 0.],
@@ -66,25 +66,27 @@ def without(w: Tensor, active: Tensor) -> Tensor:
     """
     if bool(active.all()):
         return w
+    receivers = active if receivers is None else receivers
     eye = torch.eye(len(w), dtype=w.dtype, device=w.device)
     total = w.sum(dim=1, keepdim=True)
     kept = w * active.to(w.dtype)
     rest = kept.sum(dim=1, keepdim=True)
-    usable = (rest != 0) & active[:, None]
-    alone = eye * torch.where(active[:, None] | total.isfinite(), total, 1.0)
+    usable = (rest != 0) & receivers[:, None]
+    alone = eye * torch.where(receivers[:, None], total, 1.0)
     return torch.where(usable, kept * (total / torch.where(usable, rest, 1.0)), alone)
 
 
-def edges_without(w: Edges, active: Tensor) -> Edges:
+def edges_without(w: Edges, active: Tensor, receivers: Tensor | None = None) -> Edges:
     """`without` for listed pairs."""
     if bool(active.all()):
         return w
+    receivers = active if receivers is None else receivers
     total = w.row_sums()
     kept = w.take(active[w.j])
     rest = kept.row_sums()
-    usable = (rest != 0) & active
+    usable = (rest != 0) & receivers
     kept = kept.take(usable[kept.i])
     kept = kept.on(kept.values * (total / torch.where(usable, rest, 1.0))[kept.i])
-    alone = torch.where(active | total.isfinite(), total, 1.0)
+    alone = torch.where(receivers, total, 1.0)
     loops = Edges.loops(len(w), ~usable & (alone != 0))
     return kept.updated(loops.on(alone[loops.i]))

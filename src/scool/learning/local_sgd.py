@@ -107,21 +107,33 @@ class LocalSGD:
         per_epoch = -(-sizes // self.batch_size)
         return torch.full_like(sizes, self.steps) if self.steps else self.epochs * per_epoch
 
-    def samples_per_round(self, sizes: Tensor, round: int) -> Tensor:
-        """(n,) samples that the local steps of a round go through.
+    def samples_per_round(self, sizes: Tensor, round: int, share: Tensor | None = None) -> Tensor:
+        """(n,) samples that the local steps of a round go through; of clients that do only a share
+        (n,) of their steps, the samples of these.
 
         >>> LocalSGD(steps=2, batch_size=4).samples_per_round(torch.tensor([6, 9]), 0)
         tensor([6, 8])
         """
-        if not self.steps:
+        if not self.steps and share is None:
             return self.epochs * sizes
         per_epoch = (-(-sizes // self.batch_size)).clamp(min=1)
 
-        def after(step: int) -> Tensor:
+        def after(step: Tensor) -> Tensor:
             rest = ((step % per_epoch) * self.batch_size).minimum(sizes)
             return step // per_epoch * sizes + rest
 
-        return after((round + 1) * self.steps) - after(round * self.steps)
+        count = self.steps_per_round(sizes)
+        taken = count if share is None else shortened(count, share)
+        return after(round * count + taken) - after(round * count)
+
+
+def shortened(steps: Tensor, share: Tensor) -> Tensor:
+    """(n,) steps of clients that do a share of them, one at least.
+
+    >>> shortened(torch.tensor([10, 1, 0]), torch.tensor([0.25, 0.5, 0.5]))
+    tensor([3, 1, 0])
+    """
+    return (steps * share.to(steps.device) - 1e-9).ceil().long().clamp(min=1).minimum(steps)
 
 
 class Pull(NamedTuple):

@@ -64,6 +64,9 @@ class Adopted(Method[Any]):
     def step(self, engine: Engine, state: Any, round: int) -> tuple[Any, Info]:
         return self.own.step(engine, state, round)
 
+    def admit(self, state: Any, clients: Tensor) -> Any:
+        return self.own.admit(state, clients) if hasattr(self.own, "admit") else state
+
     def complete(self) -> Self:
         return type(self)(self.own.complete()) if hasattr(self.own, "complete") else self
 
@@ -177,7 +180,7 @@ def remarks(method: Method[Any], rounds: int) -> list[str]:
 
 def check_anybody(engine: Engine) -> None:
     """Stop when there is nobody left to learn."""
-    if not bool(engine.active.any()):
+    if not bool(engine.health.healthy.any()):
         why = ", ".join(sorted(set(engine.health.words.values())))
         raise QuarantineError(
             f"all {engine.num_clients} clients are in quarantine (non-finite {why}): nobody is "
@@ -185,15 +188,18 @@ def check_anybody(engine: Engine) -> None:
         )
 
 
-def warn_quarantined(row: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> None:
+def warn_quarantined(
+    row: Mapping[str, Any], before: Sequence[Mapping[str, Any]], federation: Federation
+) -> None:
     """Where nobody watches: who was left out in this round."""
     known = before[-1]["quarantined"] if before else {}
     for client, why in row["quarantined"].items():
         if client not in known:
             when, remedy = f"after round {row['round'] + 1}", "Lower lr, or look at its data"
             if Reason.read(why).code == "data":
-                when, remedy = "from the start", "Mend its data"
-            words = f"client {client} is left out {when}: non-finite {why}. {remedy}"
+                when, remedy = "from the start", "Fix its data"
+            name = federation.client_name(int(client))
+            words = f"client {name} is left out {when}: non-finite {why}. {remedy}"
             warnings.warn(words, stacklevel=4)
 
 

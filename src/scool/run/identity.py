@@ -150,9 +150,17 @@ def check_same(folder: RunFolder, header: Mapping[str, Any], algorithm: Method[A
         RunError: names what differs.
     """
     before, now = folder.header, header["identity"]
+    before_owners = (before.get("identity") or {}).get("owners", {})
+    if before_owners != now.get("owners", {}):
+        raise RunError(
+            f"{folder.path} was made with owners that come and go otherwise ({before_owners}): "
+            "continue it with what it was started with, or choose another out"
+        )
     nothing = dict.fromkeys(now["between_rounds"], 0.0)
     plain = {"algorithm": _as_json(neutral(algorithm.plain)), "between_rounds": nothing}
     for name, value in modern(before.get("identity") or {}).items():
+        if name == "owners":
+            continue
         if name not in now:
             raise RunError(f"{folder.path} was made by another version of scool: it knows {name!r}")
         if not _agree(value, now[name], plain.get(name, {})):

@@ -22,7 +22,7 @@ from scool.run.checks import as_method, as_mixed, check_anybody, checked_step, w
 from scool.run.options import Changes, RunSettings, with_changes
 from scool.run.prepare import Model, Order, Run, prepare
 from scool.run.result import Result
-from scool.run.round_row import describe_round
+from scool.run.round_row import describe_owners, describe_round
 
 
 @final
@@ -124,6 +124,15 @@ def fit(
             - `metrics` (none): what is measured besides accuracy or R2: names such as "auc", "f1",
               or functions of your own; see `docs/metrics.md`.
             - `strict` (False): stop when a client's numbers stop being finite, not leave it out.
+            - `participation` (1): share of the clients that take part in a round, as drawn.
+            - `availability` (None): who is there when: a function (client, round) -> bool, a
+              (rounds, K) table, or a CSV file client,from,to; see `docs/owners.md`.
+            - `joins` (none): clients that join later, e.g. `{"port": 20}`.
+            - `stragglers` (0): chance of a client to be slow in a round.
+            - `straggler_steps` (0.5): share of its local steps that a slow client does.
+            - `client_lr` (none): learning rates of single clients, `{"port": 0.01}`, or (K,).
+            - `patience` (0): evaluations without a better validation loss before the run stops
+              and keeps the best models; 0: it never does.
 
     In a process group of torch (see `docs/scale.md`) every rank calls this with the same arguments
     and holds some of the clients; the first one writes the records.
@@ -145,10 +154,13 @@ def _loop(run: Run, stop: Stop) -> None:
     """Rounds, until all are done: one step of the method, its scores, its records."""
     settings, engine, progress = run.settings, run.engine, run.progress
     with fitting_threads(run.module, len(engine.owned)), stop.listening():
-        while progress.done < settings.rounds:
+        while not settings.is_over(progress.history):
             t, began = progress.done, time.perf_counter()
             engine.begin_round(t)
-            outcome = run.method.step(engine, progress.state, t)
+            state = progress.state
+            if len(new := run.attendance.newcomers(t)):
+                state = run.method.admit(state, new)
+            outcome = run.method.step(engine, state, t)
             state, info = checked_step(run.method, outcome, engine.active)
             check_anybody(engine)
             info = as_mixed(info, engine.active)
@@ -156,14 +168,15 @@ def _loop(run: Run, stop: Stop) -> None:
             if settings.evaluates(t):
                 scores = evaluate(engine, state.theta, run.federation, metrics=run.metrics)
             row = describe_round(t, info, scores, engine, run.federation)
+            row |= describe_owners(engine, run.attendance.slow(t))
             progress.finish_round(state, row, info, engine, time.perf_counter() - began)
             for recorder in run.recorders:
                 recorder.round(row, info)
             if not run.recorders and progress.ranks.is_first:
-                warn_quarantined(row, progress.history[:-1])
+                warn_quarantined(row, progress.history[:-1], run.federation)
             stop.agree(info["graph"])
             progress.settle(engine, info["graph"])
-            if settings.saves(progress.done, progress.asked):
+            if settings.saves(progress.done, progress.asked, settings.is_over(progress.history)):
                 progress.save(engine)
             progress.commit()
             stop.check()
@@ -204,7 +217,7 @@ def _finish(run: Run) -> Result:
     result = Result(
         method=run.header["method"],
         seed=run.settings.seed,
-        rounds=run.settings.rounds,
+        rounds=progress.done,
         seconds=progress.seconds,
         theta=engine.collect(progress.state.theta),
         score=_scores(progress.history[-1]),
@@ -217,7 +230,7 @@ def _finish(run: Run) -> Result:
         run=writer.run if writer else run.header["run"],
     )
     if writer:
-        about: dict[str, Any] = {"rounds_done": run.settings.rounds, "result": result.summary()}
+        about: dict[str, Any] = {"rounds_done": progress.done, "result": result.summary()}
         clients = len(engine.owned)
         if memory := memory_used(run.module, clients, engine.device, run.bytes_at_start):
             about["memory"] = memory

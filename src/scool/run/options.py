@@ -11,6 +11,8 @@ from typing import Any, Literal, TypedDict, TypeVar, Union, get_args, get_origin
 from torch import Tensor
 
 from scool.algorithms.between_rounds import check_shares
+from scool.attendance import Asked, Attendance, Availability, as_words
+from scool.contracts import Method
 from scool.engine.steps.formulation import Precision
 from scool.errors import ConfigError, check_fields, nearest, require, unknown
 from scool.evaluation.metrics import Function, Metric, checked_names
@@ -42,9 +44,30 @@ class RunSettings:
     """Score and keep each client's moving average over rounds, with this memory; 0: the last."""
     strict: bool = False
     """Stop when a client's numbers stop being finite, instead of leaving the client out."""
+    participation: float = 1.0
+    """Share of the clients that take part in a round, drawn for every round."""
+    availability: str | None = None
+    """A CSV file client,from,to: the rounds in which these clients are there; others always are."""
+    joins: tuple[str, ...] = ()
+    """Clients that join later: CLIENT=ROUND."""
+    stragglers: float = 0.0
+    """Chance of a client to be slow in a round."""
+    straggler_steps: float = 0.5
+    """Share of its local steps that a slow client does."""
+    client_lr: tuple[str, ...] = ()
+    """Learning rates of single clients: CLIENT=RATE."""
+    patience: int = 0
+    """Evaluations without a better validation loss before the run stops; 0: it never does."""
 
     def __post_init__(self) -> None:
         check_fields(self)
+        for name in ("joins", "client_lr"):
+            object.__setattr__(self, name, as_words(name, getattr(self, name)))
+        for name in ("participation", "straggler_steps"):
+            value = getattr(self, name)
+            require(0 < value <= 1, name, value, "give a fraction in (0, 1]; 1 is all")
+        require(0 <= self.stragglers <= 1, "stragglers", self.stragglers, "give a share in [0, 1]")
+        require(self.patience >= 0, "patience", self.patience, "give 0 (never stop) or more")
         require(self.rounds >= 1, "rounds", self.rounds, "give at least 1")
         require(self.seed >= 0, "seed", self.seed, "give 0 or more")
         require(self.eval_every >= 1, "eval_every", self.eval_every, "give at least 1")
@@ -59,12 +82,31 @@ class RunSettings:
     def evaluates(self, round: int) -> bool:
         return (round + 1) % self.eval_every == 0 or round + 1 == self.rounds
 
-    def saves(self, done: int, asked: int) -> bool:
+    def is_over(self, history: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether all rounds are done, or the validation loss has not fallen for long enough."""
+        waited = history[-1].get("waited") or 0 if history else 0
+        return len(history) >= self.rounds or 0 < self.patience <= waited
+
+    def saves(self, done: int, asked: int, is_over: bool) -> bool:
         """Whether a checkpoint is due after `done` rounds. The last round has one where any has
         been `asked` for: nobody shall take older models for the result."""
         every = self.checkpoint_every
-        is_last = done == self.rounds and bool(every or asked)
-        return is_last or bool(every and done % every == 0)
+        return (is_over and bool(every or asked)) or bool(every and done % every == 0)
+
+    def attendance(
+        self, count: int, names: Sequence[str] | None, method: Method[Any]
+    ) -> Attendance:
+        """Who of so many clients takes part when, and how fast each is."""
+        has_own = hasattr(method.plain, "participation")  # see `with_share`
+        asked = Asked(
+            1.0 if has_own else self.participation,
+            self.availability,
+            self.joins,
+            self.stragglers,
+            self.straggler_steps,
+            self.client_lr,
+        )
+        return asked.attendance(self.seed, self.rounds, count, names, method.sgd.lr)
 
 
 class Changes(TypedDict, total=False):
@@ -81,6 +123,13 @@ class Changes(TypedDict, total=False):
     model_average: float
     strict: bool
     metrics: Sequence[str | Function | Metric]
+    participation: float
+    availability: Availability | None
+    joins: Mapping[str | int, int] | Sequence[str]
+    stragglers: float
+    straggler_steps: float
+    client_lr: Mapping[str | int, float] | Sequence[float] | Tensor | Sequence[str]
+    patience: int
 
 
 def with_changes(settings: RunSettings | None, changes: Mapping[str, Any]) -> RunSettings:

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from scool.algorithms.between_rounds import with_between
+from scool.algorithms.between_rounds import EarlyStopping, with_between, with_share
+from scool.attendance import Attendance
 from scool.contracts import Engine, Method, Recorder
 from scool.data.build import with_validation
 from scool.data.federation import Federation
@@ -81,6 +82,7 @@ class Run:
     recorders: Sequence[Recorder]  # none on other ranks than the first
     bytes_at_start: int
     metrics: Sequence[Metric]  # besides the score
+    attendance: Attendance
 
 
 def prepare_model(model: Model, federation: Federation, seed: int) -> tuple[nn.Module, Params]:
@@ -119,15 +121,21 @@ def prepare(
     ranks = processes()
     for remark in remarks(method, settings.rounds) if ranks.is_first else []:
         warnings.warn(remark, stacklevel=3)
+    method = with_share(method, settings.participation)
+    method = with_between(method, settings.slow_momentum, settings.model_average)
+    if settings.patience:
+        method = EarlyStopping(method, settings.patience, min(settings.eval_every, settings.rounds))
     federation = prepare_data(federation, method, settings.seed)
+    names = federation.client_names
+    attendance = settings.attendance(federation.num_clients, names, method)
     metrics = chosen_metrics(settings.metrics, federation.task)
     module, theta0 = prepare_model(model, federation, settings.seed)
-    engine = _engine(federation, module, settings, ranks)
+    engine = _engine(federation, module, settings, ranks, attendance)
     check_test(federation, settings.strict, ranks.is_first)
-    method = with_between(method, settings.slow_momentum, settings.model_average)
     check_verbs(method, engine)
     fixed = {} if order.out is None else fixed_tensors(module)
     identity = identity_of(method, federation, settings.seed, theta0, fixed)
+    identity |= {"owners": attendance.about} if attendance.about else {}
     header = _header(order, method, engine.device, model_options(model), identity)
     header["hardware"]["ranks"] = ranks.size
     if order.out is not None and ranks.is_first:
@@ -151,6 +159,7 @@ def prepare(
         recorders,
         used,
         metrics,
+        attendance,
     )
 
 
@@ -171,7 +180,11 @@ def _telling_what_is_saved(progress: Progress) -> Iterator[None]:
 
 
 def _engine(
-    federation: Federation, module: nn.Module, settings: RunSettings, ranks: Processes
+    federation: Federation,
+    module: nn.Module,
+    settings: RunSettings,
+    ranks: Processes,
+    attendance: Attendance,
 ) -> Engine:
     """Where the clients live: here, or on several ranks."""
     options: dict[str, Any] = {
@@ -180,6 +193,7 @@ def _engine(
         "client_chunk": settings.client_chunk,
         "strict": settings.strict,
         "precision": settings.precision,
+        "attendance": attendance,
     }
     if type(ranks) is Processes:
         return LocalEngine(federation, module, **options)

@@ -66,7 +66,7 @@ class Progress:
                 graph.on(graph.values.float()) if is_list else graph.cpu().float()
             )
         self.seconds += seconds
-        self.state, self.active, self.done = state, engine.active, self.done + 1
+        self.state, self.active, self.done = state, engine.health.healthy, self.done + 1
 
     def settle(self, engine: Engine, graph: Matrix) -> None:
         """Let the engine of several ranks move clients from one to another."""
@@ -153,7 +153,7 @@ def open_run(
         stacked = frozenset(n for n, t in flatten(state).items() if t.shape != nobody[n].shape)
     if out is None or not resume:
         writer = None if out is None else _begin(Path(out), header, ranks, held)
-        return Progress(state, engine.active, writer, header["rounds"], ranks, stacked)
+        return Progress(state, engine.health.healthy, writer, header["rounds"], ranks, stacked)
     folder = RunFolder(Path(out))
     ranks.first(lambda: check_same(RunFolder.open(folder.path), header, algorithm))
     ranks.first(lambda: held.enter_context(writing(folder.path)))
@@ -168,7 +168,7 @@ def open_run(
     times = RunFolder(folder.path).rows(TIMING) if ranks.is_first else []
     return Progress(
         state,
-        engine.active,
+        engine.health.healthy,
         writer,
         header["rounds"],
         ranks,

@@ -8,7 +8,7 @@ from scool.contracts import Engine
 from scool.data.federation import Federation
 from scool.evaluation.accuracy import Scores
 from scool.evaluation.graph_error import adjusted_rand, communities, graph_l1
-from scool.graph.edges import Edges, Matrix, as_matrix
+from scool.graph.edges import SMALL, Edges, Matrix, as_matrix
 from scool.run.result import finite, spread
 from scool.types import Info
 
@@ -21,7 +21,7 @@ def describe_round(
     row: dict[str, Any] = {"round": t, "train_loss": finite(_mean(info["train_loss"]))}
     if scores is not None:
         row |= _describe_scores(scores, federation)
-        row |= describe_graph(info["graph"], engine.active, federation)
+        row |= describe_graph(info["graph"], engine.active, federation, engine.health.absent)
     for name, value in info.items():
         if name in ("graph", "train_loss"):
             continue
@@ -70,7 +70,18 @@ def _describe_scores(scores: Scores, federation: Federation) -> dict[str, Any]:
     return row
 
 
-def describe_graph(graph: Matrix | float, active: Tensor, federation: Federation) -> dict[str, Any]:
+def describe_owners(engine: Engine, slow: list[int]) -> dict[str, Any]:
+    """Who took no part in the round and who did fewer steps, where anybody did; of many clients
+    how many."""
+    absent = engine.health.absent.nonzero()[:, 0].tolist()
+    shown = {"absent": absent, "slow": [c for c in slow if bool(engine.active[c])]}
+    is_few = engine.num_clients <= SMALL
+    return {name: who if is_few else len(who) for name, who in shown.items() if who}
+
+
+def describe_graph(
+    graph: Matrix | float, active: Tensor, federation: Federation, absent: Tensor
+) -> dict[str, Any]:
     """Distance to the true graph, and whether its groups show among those who are not in
     quarantine, as the others belong to none."""
     assert isinstance(graph, Tensor | Edges)
@@ -78,8 +89,8 @@ def describe_graph(graph: Matrix | float, active: Tensor, federation: Federation
     if federation.truth is None and federation.groups is None:
         return row
     graph = as_matrix(graph)  # as large as the true one
-    if federation.truth is not None:
-        row["graph_l1"] = graph_l1(graph.cpu(), federation.truth.cpu())
+    if federation.truth is not None:  # who is absent mixed nothing
+        row["graph_l1"] = graph_l1(graph.cpu(), federation.truth.cpu(), ~absent)
     if federation.groups is not None:
         groups, among = federation.groups.cpu()[active], graph.cpu()[active][:, active]
         found = communities(among, int(groups.unique().numel()))

@@ -8,7 +8,7 @@ from torch import Tensor
 from scool.data.federation import Split, are_tokens
 from scool.data.transform import ImageTransform
 from scool.engine.device import HAS_TRITON
-from scool.learning.local_sgd import LocalSGD, plan_batches
+from scool.learning.local_sgd import LocalSGD, plan_batches, shortened
 from scool.randomness import advance, derive, uniform
 from scool.types import Tree
 
@@ -83,6 +83,13 @@ class Phase(NamedTuple):
     def begin(self, theta: Tree) -> Tree:
         """The models (c, ...) to begin with."""
         return theta if self.start is None else {n: t[self.start] for n, t in theta.items()}
+
+    def shortened(self, share: Tensor) -> "Phase":
+        """The same where clients do only a share (c,) of their steps."""
+        count = shortened((self.active > 0).sum(dim=1), share)
+        taken = torch.arange(self.active.shape[1], device=count.device) < count[:, None]
+        weight = self.weight * taken[..., None].to(self.weight.dtype)
+        return self._replace(weight=weight, active=self.active * taken.to(self.active.dtype))
 
     def of(self, client: int) -> "Phase":
         """The phase of one client alone."""

@@ -1,0 +1,300 @@
+"""Owners that come and go: who takes part in a round, who joins late, who does less, and how fast
+each learns. A function of (seed, round, client), so that every process and a resumed run agree."""
+
+import csv
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scool.errors import ConfigError, nearest, require
+from scool.randomness import derive, generator, uniform
+
+Availability = Callable[[int, int], bool] | Tensor | np.ndarray | str | Path
+"""(client, round) -> whether it is there; a (rounds, K) table of that; or a CSV file with the
+columns client, from, to: rounds from `from` to `to`, both included, in which a client is there."""
+
+
+class Pace(NamedTuple):
+    """How the clients of an engine do their local steps in a round."""
+
+    share: Tensor | None = None  # (n,) share of its steps that each does; None: all do all
+    factors: Tensor | None = None  # (n,) by which each multiplies its learning rate; None: 1
+
+
+@final
+@dataclass(frozen=True)
+class Attendance:
+    """Who takes part when. The defaults: everybody, always, at the same pace."""
+
+    num_clients: int
+    seed: int
+    participation: float = 1.0
+    """Share of the clients that are there which take part in a round, drawn for every round."""
+    table: Tensor | None = None
+    """(rounds, K) bool: who is there; None: everybody."""
+    stragglers: float = 0.0
+    """Chance of a client to be slow in a round."""
+    straggler_steps: float = 0.5
+    """Share of its local steps that a slow client does."""
+    factors: Tensor | None = None
+    """(K,) by which each client multiplies the learning rate; None: 1."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """What a record keeps, and a resumed run must agree on; empty for the defaults."""
+
+    def absent(self, round: int) -> Tensor:
+        """(K,) bool: who takes no part in a round."""
+        there = torch.ones(self.num_clients, dtype=torch.bool)
+        if self.table is not None:
+            there = self.table[min(round, len(self.table) - 1)]
+        if self.participation == 1:
+            return ~there
+        count = max(1, int(int(there.sum()) * self.participation + 1e-9))
+        order = torch.randperm(
+            self.num_clients, generator=generator(self.seed, "participants", round)
+        )
+        chosen = order[there[order]][:count]
+        absent = torch.ones(self.num_clients, dtype=torch.bool)
+        absent[chosen] = False
+        return absent
+
+    @cached_property
+    def _joins(self) -> Mapping[int, list[int]]:
+        """By round: the clients that were not there from the start and take part for the first
+        time."""
+        if self.table is None:
+            return {}
+        found: dict[int, list[int]] = {}
+        late = (~self.table[0]).nonzero()[:, 0].tolist()
+        for round in range(1, len(self.table) if late else 0):
+            absent = self.absent(round)
+            if new := [client for client in late if not absent[client]]:
+                found[round] = new
+                late = [client for client in late if absent[client]]
+        return found
+
+    def newcomers(self, round: int) -> Tensor:
+        """The ids of the clients that join in a round."""
+        return torch.tensor(self._joins.get(round, []), dtype=torch.int64)
+
+    def pace(self, round: int, clients: Tensor) -> Pace:
+        """How fast these clients (n,) are in a round."""
+        share = None
+        if self.stragglers:
+            key = derive(self.seed, "stragglers", round)
+            slow = uniform(key, clients.cpu(), (1,))[:, 0] < self.stragglers
+            share = torch.where(slow, self.straggler_steps, 1.0)
+        return Pace(share, None if self.factors is None else self.factors[clients.cpu()])
+
+    def slow(self, round: int) -> list[int]:
+        """The clients that do fewer steps in a round."""
+        share = self.pace(round, torch.arange(self.num_clients)).share
+        return [] if share is None else (share < 1).nonzero()[:, 0].tolist()
+
+
+# ---------------------------------------------------------------------- what a person may give
+
+
+def client_id(word: object, names: Sequence[str] | None, count: int, field: str = "client") -> int:
+    """The number of a client, by name or by number.
+
+    >>> client_id("port", ["city", "port"], 2)
+    1
+    >>> client_id("3", None, 2)
+    Traceback (most recent call last):
+    scool.errors.ConfigError: client = '3' is not possible: give a number from 0 to 1
+    """
+    if isinstance(word, str) and names is not None and word in names:
+        return list(names).index(word)
+    is_number = isinstance(word, int | np.integer) and not isinstance(word, bool)
+    if is_number or (isinstance(word, str) and word.isdecimal()):
+        number = int(word)  # type: ignore[call-overload]
+        if 0 <= number < count:
+            return number
+    remedy = f"give a number from 0 to {count - 1}"
+    if names is not None:
+        remedy += f", or a name; {nearest(str(word), names)}"
+    require(False, field, word, remedy)
+    raise AssertionError
+
+
+def as_words(field: str, values: Any) -> tuple[str, ...]:
+    """A mapping of clients, a (K,) tensor, or words CLIENT=VALUE, as words that records can hold.
+
+    >>> as_words("joins", {"city": 20}), as_words("client_lr", torch.tensor([0.5, 0.25]))
+    (('city=20',), ('0=0.5', '1=0.25'))
+    """
+    remedy = f"give a mapping, e.g. {field}={{'a': 3}}, or words such as a=3"
+    if isinstance(values, Tensor | np.ndarray):
+        require(values.ndim == 1, field, values, "give one number per client, (K,)")
+        values = dict(enumerate(values.tolist()))
+    if isinstance(values, Mapping):
+        return tuple(f"{client}={_plain(value)!r}" for client, value in values.items())
+    values = [values] if isinstance(values, str) else values
+    require(isinstance(values, Sequence), field, values, remedy)
+    for word in values:
+        require(isinstance(word, str) and "=" in word, field, word, remedy)
+    return tuple(values)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic | Tensor) else value
+
+
+def by_client(
+    field: str, words: Sequence[str], names: Sequence[str] | None, count: int
+) -> dict[int, float]:
+    """Numbers by client, of words CLIENT=VALUE."""
+    found: dict[int, float] = {}
+    for word in words:
+        name, _, text = word.rpartition("=")
+        client = client_id(name, names, count, field)
+        require(client not in found, field, word, "name each client once")
+        try:
+            found[client] = float(text)
+        except ValueError:
+            require(False, field, word, "give a number behind the =")
+    return found
+
+
+class Asked(NamedTuple):
+    """What a person asks for; see `RunSettings` for what each means."""
+
+    participation: float
+    availability: Availability | None
+    joins: tuple[str, ...]
+    stragglers: float
+    straggler_steps: float
+    client_lr: tuple[str, ...]
+
+    def attendance(
+        self, seed: int, rounds: int, count: int, names: Sequence[str] | None, lr: float
+    ) -> Attendance:
+        """For a run of so many rounds of so many clients, and a method with that learning rate.
+
+        Raises:
+            ConfigError: a client is not known, a value is not possible, or a round has nobody.
+        """
+        joins = by_client("joins", self.joins, names, count)
+        rates = by_client("client_lr", self.client_lr, names, count)
+        about: dict[str, Any] = {}
+        if self.participation != 1:
+            about["participation"] = self.participation
+        if self.availability is not None:
+            about["availability"] = _digest(self.availability)
+        if joins:
+            about["joins"] = {str(client): int(joins[client]) for client in sorted(joins)}
+        if self.stragglers:
+            about |= {"stragglers": self.stragglers, "straggler_steps": self.straggler_steps}
+        if rates:
+            about["client_lr"] = {str(client): rates[client] for client in sorted(rates)}
+        return Attendance(
+            count,
+            seed,
+            self.participation,
+            _presence(self.availability, joins, names, count, rounds),
+            self.stragglers,
+            self.straggler_steps,
+            _factors(rates, lr, count),
+            about,
+        )
+
+
+def _factors(rates: Mapping[int, float], lr: float, count: int) -> Tensor | None:
+    for rate in rates.values():
+        require(0 < rate < float("inf"), "client_lr", rate, "give positive learning rates")
+    if not rates:
+        return None
+    found = torch.ones(count, dtype=torch.float64)
+    found[list(rates)] = torch.tensor(list(rates.values()), dtype=torch.float64) / lr
+    return found
+
+
+def _digest(availability: Availability) -> str:
+    """Of what a table or a file says; a function is known by its name only."""
+    if isinstance(availability, str | Path):
+        try:
+            content = Path(availability).read_bytes()
+        except OSError as error:
+            words = f"availability = {str(availability)!r} cannot be read: {error.strerror}"
+            raise ConfigError(words) from error
+    elif callable(availability):
+        return getattr(availability, "__qualname__", type(availability).__name__)
+    else:
+        content = torch.as_tensor(availability).cpu().to(torch.uint8).contiguous().numpy().tobytes()
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
+def _presence(
+    availability: Availability | None,
+    joins: Mapping[int, float],
+    names: Sequence[str] | None,
+    count: int,
+    rounds: int,
+) -> Tensor | None:
+    """(rounds, K) bool: who is there in which round; None where everybody always is."""
+    if availability is None and not joins:
+        return None
+    table = torch.ones(rounds, count, dtype=torch.bool)
+    if availability is not None:
+        table = _table(availability, names, count, rounds)
+    for client, start in joins.items():
+        is_round = start == int(start) and 0 <= start < rounds
+        require(is_round, "joins", start, f"give a round from 0 to {rounds - 1}")
+        table[: int(start), client] = False
+    empty = (~table.any(dim=1)).nonzero()[:, 0].tolist()
+    if empty:
+        raise ConfigError(
+            f"nobody is there in round {empty[0]} ({len(empty)} such rounds): give availability "
+            "and joins that leave at least one client in every round"
+        )
+    return table
+
+
+def _table(
+    availability: Availability, names: Sequence[str] | None, count: int, rounds: int
+) -> Tensor:
+    if isinstance(availability, str | Path):
+        return _read_csv(Path(availability), names, count, rounds)
+    if callable(availability):
+        cells = [[bool(availability(c, t)) for c in range(count)] for t in range(rounds)]
+        return torch.tensor(cells)
+    is_table = isinstance(availability, Tensor | np.ndarray) and availability.ndim == 2
+    remedy = "give a function (client, round) -> bool, a (rounds, K) table, or a CSV file"
+    require(is_table, "availability", availability, remedy)
+    table = torch.as_tensor(availability).cpu().bool()
+    is_fit = len(table) >= rounds and table.shape[1] == count
+    words = f"give ({rounds}, {count}) or more rounds"
+    require(is_fit, "availability", f"a table {tuple(table.shape)}", words)
+    return table[:rounds].clone()
+
+
+def _read_csv(path: Path, names: Sequence[str] | None, count: int, rounds: int) -> Tensor:
+    """Rounds in which each client that the file names is there; who is not named always is."""
+    try:
+        with path.open(newline="") as file:
+            lines = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"availability = {str(path)!r} cannot be read: {error}") from error
+    table = torch.ones(rounds, count, dtype=torch.bool)
+    spans: list[tuple[int, int, int]] = []
+    for number, line in enumerate(lines, start=2):
+        try:
+            client = client_id(line["client"].strip(), names, count, "availability")
+            spans.append((client, int(line["from"]), int(line["to"])))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(
+                f"availability = {str(path)!r} has no client, from, to in line {number}: give a "
+                "table with these columns, whole numbers of rounds in the last two"
+            ) from error
+    for client in {client for client, _, _ in spans}:
+        table[:, client] = False
+    for client, start, end in spans:
+        table[max(0, start) : end + 1, client] = True
+    return table
