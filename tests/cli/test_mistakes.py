@@ -46,7 +46,7 @@ pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
         (["compare", "--methods", "local,local"], "once"),
         (["compare", "--set", "num_blocks=3"], "METHOD.OPTION=VALUE"),
         (["compare", "--num-blocks", "3"], "write --set scool-sbm.num_blocks=VALUE"),
-        (["compare", "--methods", "local,fedavg", "--participation=1"], "--set fedavg.particip"),
+        (["compare", "--methods", "local,dpsgd", "--topology=ring"], "--set dpsgd.topology"),
         (["compare", "--set", "scool-sbm.num_block=3"], "did you mean 'num_blocks'"),
         (["compare", "--set", "scool-smb.num_blocks=3"], "did you mean 'scool-sbm'"),
         (["compare", "--set", "scool-sbm.num_blocks=x"], "whole number"),

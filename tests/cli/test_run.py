@@ -98,7 +98,7 @@ def parts(instance: Any) -> dict[str, Any]:
         value = getattr(instance, f.name)
         if dataclasses.is_dataclass(value):
             found |= parts(value)
-        elif f.name != "matrix" and not isinstance(value, Tensor):
+        elif f.name not in ("matrix", "sha256", "count") and not isinstance(value, Tensor):
             found[f.name] = value
     return found
 

@@ -2,8 +2,11 @@
 
 import json as json_module
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from scool.algorithms import METHODS, AnyAlgorithm, LocalOnly
 from scool.cli.arguments import Recorded, Shown, configure, peek, read_toml, take_plugins
@@ -17,11 +20,18 @@ from scool.run.config import RunConfig, Settings, default_run, execute
 
 
 @dataclass(frozen=True)
+class ServerSettings(Settings):
+    """Of a method that has a `participation` of its own: the flag is that one's."""
+
+    participation: Annotated[float, tyro.conf.Suppress] = 1.0
+
+
+@dataclass(frozen=True)
 class RunCommand(Recorded):
     """Options of `scool run`."""
 
-    settings: Settings = field(default_factory=Settings)
     algorithm: AnyAlgorithm = field(default_factory=LocalOnly)
+    settings: Settings | ServerSettings = field(default_factory=Settings)
     tensorboard: bool = False
     """Also write event files for TensorBoard, into tensorboard/ of the run folder."""
     wandb: bool = False
@@ -34,7 +44,10 @@ class RunCommand(Recorded):
     @classmethod
     def of(cls, method: str, data: DataConfig) -> "RunCommand":
         base = default_run(method, data)
-        return cls(settings=base.settings, algorithm=base.algorithm)
+        settings = base.settings
+        if hasattr(base.algorithm, "participation"):
+            settings = ServerSettings(**vars(settings))
+        return cls(settings=settings, algorithm=base.algorithm)
 
 
 def usage() -> str:
@@ -59,7 +72,8 @@ def parse_run(arguments: Sequence[str]) -> tuple[RunCommand, str]:
         )
     options = read_toml(peek(rest, "--config"))
     about, prog = METHODS[method][0], f"scool run {method}"
-    return configure(rest, options, lambda data: RunCommand.of(method, data), prog, about), method
+    command = configure(rest, options, lambda data: RunCommand.of(method, data), prog, about)
+    return replace(command, settings=Settings(**vars(command.settings))), method
 
 
 def _plugins_last(arguments: Sequence[str]) -> list[str]:

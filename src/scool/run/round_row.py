@@ -80,7 +80,7 @@ def describe_owners(engine: Engine, slow: list[int]) -> dict[str, Any]:
 
 
 def describe_graph(
-    graph: Matrix | float, active: Tensor, federation: Federation, absent: Tensor
+    graph: Matrix | float, active: Tensor, federation: Federation, absent: Tensor | None = None
 ) -> dict[str, Any]:
     """Distance to the true graph, and whether its groups show among those who are not in
     quarantine, as the others belong to none."""
@@ -89,8 +89,9 @@ def describe_graph(
     if federation.truth is None and federation.groups is None:
         return row
     graph = as_matrix(graph)  # as large as the true one
+    present = None if absent is None else ~absent
     if federation.truth is not None:  # who is absent mixed nothing
-        row["graph_l1"] = graph_l1(graph.cpu(), federation.truth.cpu(), ~absent)
+        row["graph_l1"] = graph_l1(graph.cpu(), federation.truth.cpu(), present)
     if federation.groups is not None:
         groups, among = federation.groups.cpu()[active], graph.cpu()[active][:, active]
         found = communities(among, int(groups.unique().numel()))
