@@ -18,6 +18,7 @@ from scool.data.catalogue import DataConfig, load
 from scool.data.digits import digits
 from scool.data.federation import Federation, Split
 from scool.data.frames import from_frame
+from scool.data.owners import heart_disease
 from scool.data.synthetic import synthetic
 from scool.errors import ScoolError
 from scool.evaluation.metrics import Metric
@@ -59,6 +60,7 @@ __all__ = [
     "fit",
     "from_arrays",
     "from_frame",
+    "heart_disease",
     "load",
     "load_model",
     "register_method",

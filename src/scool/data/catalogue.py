@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -24,6 +24,7 @@ from scool.data.images import (
 )
 from scool.data.labelled import Labelled
 from scool.data.own_table import TableOptions, load_table, looked_at, refuse_without_file
+from scool.data.owners import OWNERS
 from scool.data.partition import keep_some, share_out
 from scool.data.synthetic import synthetic
 from scool.data.transform import ImageTransform
@@ -37,7 +38,7 @@ class DataConfig:
     """Which federation: a dataset and how it is shared out."""
 
     dataset: str = "digits"
-    """digits, synthetic, cifar10, cifar100, mnist, fashion-mnist or mini-imagenet."""
+    """One of those that `scool data list` shows, such as digits, wisdm or cifar10."""
     data_dir: str | None = None
     """Where data files lie; default: $SCOOL_DATA, else ./data."""
     partition: Partition = "auto"
@@ -76,6 +77,9 @@ class DataConfig:
             is_named = self.dataset.replace("_", "-") == "own-table"
             require(not is_named, "dataset", self.dataset, "give the file: --data FILE")
             refuse_without_file(self.table)
+        owners = OWNERS.get(self.dataset.replace("_", "-"))
+        if owners is not None:
+            object.__setattr__(self, "task", owners.task)
         for name in ("clients", "groups", "samples_per_client", "classes_per_client"):
             value = getattr(self, name)
             require(value >= 0, name, value, "give a positive number, or 0 for the default")
@@ -115,19 +119,23 @@ class Dataset:
     num_classes: int
     classes_per_client: int = 2
     clients: int = 100  # by default
-    files: tuple[str, ...] = ()  # under the data root
+    files: tuple[str, ...] = ()  # under the data root; none: built in
     instead: tuple[str, ...] = ()  # other files that will do
-    read: Callable[..., Labelled] | None = None  # None: made in memory
+    read: Callable[..., Labelled] | None = None  # of images to share out
     num_images: int = 0  # training and test images of the published files
     transform: ImageTransform | None = None
     hub: Hub | None = None
     model: str = "mlp"  # by default: a key of `models`
+    rate: float = 0.2  # by default, of what has no reader of images
+    regression_rate: float = 0.02
 
 
 DATASETS: dict[str, Dataset] = {
     "digits": Dataset("8x8 handwritten digits, carried by scikit-learn", 10, clients=40),
     "synthetic": Dataset("planted groups with a known graph, made in memory", 5, clients=20),
-    "own-table": Dataset("a table of your own: --data FILE --client COLUMN --label COLUMN", 2),
+    "own-table": Dataset(
+        "a table of your own: --data FILE --client COLUMN --label COLUMN", 0, rate=0.05
+    ),
     "cifar10": Dataset(
         "60,000 colour images, 10 classes",
         10,
@@ -192,6 +200,20 @@ DATASETS: dict[str, Dataset] = {
 }
 
 
+DATASETS |= {
+    name: Dataset(
+        entry.about,
+        0,
+        clients=entry.clients,
+        files=(entry.file,) if "/" in entry.file else (),
+        instead=(f"{entry.file}.gz",),
+        rate=0.05,
+    )
+    for name, entry in OWNERS.items()
+}
+DATASETS["shakespeare"] = replace(DATASETS["shakespeare"], model="tokens", rate=0.2)
+
+
 def find(name: str) -> Dataset:
     """The entry of a dataset; an unknown name is refused with the nearest one."""
     name = name.replace("_", "-")
@@ -225,6 +247,8 @@ def load(config: DataConfig, seed: int = 0) -> Federation:
     dataset = find(config.dataset)
     if config.data:
         return _load_table(config, seed)
+    if config.dataset.replace("_", "-") in OWNERS:
+        return _load_owners(config, seed)
     if config.dataset == "synthetic":
         return _load_synthetic(config, seed)
     require(config.task == "classification", "task", config.task, "only synthetic has regression")
@@ -248,12 +272,28 @@ def _refuse_others(config: DataConfig, kind: str) -> None:
         _refuse(config, "truth", "it needs partition noniid or sbm, whose tasks are class sets")
 
 
-def _load_table(config: DataConfig, seed: int) -> Federation:
-    _refuse(config, "partition", "the table says whose rows are whose")
-    _refuse_others(config, "table")
+def _refuse_sharing(config: DataConfig, what: str) -> None:
+    """Options of data sets that are shared out, where samples have owners."""
+    _refuse(config, "partition", f"{what} says whose samples are whose")
+    _refuse_others(config, "owners")
     for name in ("clients", "groups", "samples_per_client", "classes_per_client", "unequal_sizes"):
-        _refuse(config, name, "it has no effect with --data: leave it out")
+        _refuse(config, name, f"{what} says whose samples are whose: leave it out")
+
+
+def _load_table(config: DataConfig, seed: int) -> Federation:
+    _refuse_sharing(config, "the table")
     return load_table(config.data, config.table, config.task, config.val_fraction, seed)
+
+
+def _load_owners(config: DataConfig, seed: int) -> Federation:
+    name = config.dataset.replace("_", "-")
+    _refuse_sharing(config, name)
+    return OWNERS[name].load(
+        data_root(config.data_dir),
+        seed=seed,
+        val_fraction=config.val_fraction,
+        verify=config.verify_checksums,
+    )
 
 
 def _load_synthetic(config: DataConfig, seed: int) -> Federation:

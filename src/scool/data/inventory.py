@@ -8,6 +8,7 @@ import numpy as np
 
 from scool.data.catalogue import DATASETS, Dataset, find
 from scool.data.labelled import write_npz
+from scool.data.owners import OWNERS
 from scool.errors import DataError
 
 
@@ -28,7 +29,7 @@ def status(root: Path) -> list[Status]:
     """
     rows = []
     for name, dataset in DATASETS.items():
-        if dataset.read is None:
+        if not dataset.files:
             rows.append(Status(name, "built in", "", dataset.about))
             continue
         present = all((root / file).exists() for file in dataset.files) or any(
@@ -46,8 +47,12 @@ def check(name: str, root: Path) -> str:
         DataError: a file is missing, truncated or altered.
     """
     dataset = find(name)
-    if dataset.read is None:
+    if not dataset.files:
         return f"{name}: built in, nothing to check"
+    if dataset.read is None:
+        federation = OWNERS[name.replace("_", "-")].load(root)
+        samples = sum(int(getattr(federation, part).mask.sum()) for part in ("train", "test"))
+        return f"{name}: ok, {samples:,} samples of {federation.num_clients} clients"
     data = dataset.read(root, verify=True)
     total = len(data.y_train) + len(data.y_test)
     part = "" if total == dataset.num_images else f"; the published set has {dataset.num_images:,}"
@@ -74,10 +79,12 @@ def fetch(name: str, root: Path, load: Callable[[str], Any] | None = None) -> Pa
             says which file to put where.
     """
     dataset = find(name)
-    if dataset.read is None:
+    if not dataset.files:
         return None
     if dataset.hub is None:
-        raise DataError(f"{name} cannot be fetched: {_by_hand(dataset, root)}")
+        entry = OWNERS.get(name.replace("_", "-"))
+        source = f"; it is {entry.source}" if entry else ""
+        raise DataError(f"{name} cannot be fetched: {_by_hand(dataset, root)}{source}")
     if load is None:
         try:
             from datasets import load_dataset as load  # pyright: ignore[reportMissingImports]

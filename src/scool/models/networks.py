@@ -8,7 +8,7 @@ from torch import nn
 
 from scool.errors import ModelError, require, unknown
 
-NAMES = ("linear", "mlp", "cnn2", "cnn4")
+NAMES = ("linear", "mlp", "tokens", "cnn2", "cnn4")
 
 
 @dataclass(frozen=True)
@@ -16,9 +16,10 @@ class ModelConfig:
     """Which network every client trains."""
 
     model: str = "mlp"
-    """linear, mlp, cnn2 (the paper's CIFAR network) or cnn4 (its Mini-ImageNet network)."""
+    """linear, mlp, tokens (embeds characters, then mlp), cnn2 (the paper's CIFAR network) or cnn4
+    (its Mini-ImageNet network)."""
     hidden: tuple[int, ...] = (64,)
-    """Widths of the hidden layers of `mlp`."""
+    """Widths of the hidden layers of `mlp` and `tokens`."""
     relu_logits: bool = False
     """cnn2: ReLU on the outputs, as in the authors' program."""
 
@@ -27,7 +28,7 @@ class ModelConfig:
             unknown("model", self.model, NAMES)
         is_wide = all(width >= 1 for width in self.hidden)
         require(is_wide, "hidden", self.hidden, "give widths of at least 1")
-        has_effect = self.model == "mlp" or self.hidden == ModelConfig.hidden
+        has_effect = self.model in ("mlp", "tokens") or self.hidden == ModelConfig.hidden
         require(has_effect, "hidden", self.hidden, f"{self.model} has no such layers; use mlp")
 
     def builder(self, input_shape: Sequence[int], outputs: int) -> Callable[[], nn.Module]:
@@ -35,6 +36,7 @@ class ModelConfig:
         builders: dict[str, Callable[[], nn.Module]] = {
             "linear": lambda: linear(input_shape, outputs),
             "mlp": lambda: mlp(input_shape, outputs, self.hidden),
+            "tokens": lambda: tokens(input_shape, outputs, self.hidden),
             "cnn2": lambda: cnn2(input_shape, outputs, self.relu_logits),
             "cnn4": lambda: cnn4(input_shape, outputs),
         }
@@ -50,7 +52,7 @@ def linear(input_shape: Sequence[int], outputs: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(prod(input_shape), outputs))
 
 
-def mlp(input_shape: Sequence[int], outputs: int, hidden: Sequence[int] = (64,)) -> nn.Module:
+def mlp(input_shape: Sequence[int], outputs: int, hidden: Sequence[int] = (64,)) -> nn.Sequential:
     """Fully connected layers with ReLU between them.
 
     >>> sum(p.numel() for p in mlp((64,), 10).parameters())
@@ -62,6 +64,17 @@ def mlp(input_shape: Sequence[int], outputs: int, hidden: Sequence[int] = (64,))
         layers += [nn.Linear(width, units), nn.ReLU()]
         width = units
     return nn.Sequential(*layers, nn.Linear(width, outputs))
+
+
+def tokens(input_shape: Sequence[int], outputs: int, hidden: Sequence[int] = (64,)) -> nn.Module:
+    """What comes next: tokens of the same alphabet as the classes, embedded, then `mlp`.
+
+    >>> sum(p.numel() for p in tokens((20,), 77).parameters())
+    15925
+    """
+    width = 8  # of an embedding
+    rest = mlp((prod(input_shape) * width,), outputs, hidden)
+    return nn.Sequential(nn.Embedding(outputs, width), *rest)
 
 
 def cnn2(input_shape: Sequence[int], outputs: int, relu_logits: bool = False) -> nn.Module:

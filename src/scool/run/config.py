@@ -47,7 +47,8 @@ def recipe(method: str, data: DataConfig) -> Recipe:
     dataset = find(data.dataset)
     is_drawn = method == "scool-drawn"
     if dataset.read is None:
-        sgd = LocalSGD(lr=0.2 if data.task == "classification" else 0.02, batch_size=8)
+        is_class = data.task == "classification"
+        sgd = LocalSGD(lr=dataset.rate if is_class else dataset.regression_rate, batch_size=8)
         small = _adjust(algorithm, sgd=sgd, fraction=0.225, average="models")
         between = {"slow_momentum": 0.5, "model_average": 0.8} if is_drawn else {}
         return Recipe(small, ModelConfig(dataset.model), rounds=30, eval_every=1, between=between)
