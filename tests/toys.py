@@ -86,10 +86,12 @@ def start(
 
 
 def scattered(engine: LocalEngine, theta0: Params, scale: float = 0.3, seed: int = 5) -> Tree:
-    """Different models for different clients, around theta0."""
+    """Different models for different clients, around theta0; counts of batches stay whole."""
     rng = torch.Generator().manual_seed(seed)
     return {
         name: stacked
+        if name.endswith("num_batches_tracked")
+        else stacked
         + scale * torch.randn(stacked.shape, generator=rng, dtype=stacked.dtype).to(stacked.device)
         for name, stacked in engine.replicate(theta0).items()
     }

@@ -179,6 +179,12 @@ class Engine(Protocol):
         ...
 
     @property
+    def norms(self) -> frozenset[str]:
+        """The tensors of the model that belong to layers which normalise: scales, shifts and
+        running statistics."""
+        ...
+
+    @property
     def ledger(self) -> Ledger:
         """What the verbs have cost since the last round was closed: messages, bytes, samples."""
         ...

@@ -35,3 +35,8 @@ class Difference(Mapping[str, Tensor]):
     def rows(self, clients: slice) -> "Difference":
         """Of some clients only."""
         return Difference({name: t[clients] for name, t in self.theta.items()}, self.theta0)
+
+
+def flat(stacked: Tensor) -> Tensor:
+    """(n, D) of a tensor (n, ...), also where each client has a single number."""
+    return stacked.flatten(1) if stacked.dim() > 1 else stacked[:, None]

@@ -172,6 +172,7 @@ TRAFFIC: dict[str, Callable[[Round], Cost]] = {
     "ditto": server,
     "pfedme": server,
     "fedamp": server,
+    "fedbn": server,  # of a model without layers that normalise
     "fedper": server_body,
     "fedrep": server_body,
     "ifca": clusters,

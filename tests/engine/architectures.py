@@ -39,6 +39,41 @@ class Residual(nn.Module):
         return F.relu(x + self.body(x))
 
 
+class BasicBlock(nn.Module):
+    """As in torchvision."""
+
+    def __init__(self, inputs: int, planes: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, planes, 3, stride, padding=1, bias=False)
+        self.bn1, self.relu = nn.BatchNorm2d(planes), nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(planes, planes, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        is_wider = stride != 1 or inputs != planes
+        path = nn.Conv2d(inputs, planes, 1, stride, bias=False)
+        self.downsample = nn.Sequential(path, nn.BatchNorm2d(planes)) if is_wider else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        out += x if self.downsample is None else self.downsample(x)
+        return self.relu(out)
+
+
+class ResNet(nn.Module):
+    """A residual network in the shape of torchvision's, small."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(4, 4, 3, 2, padding=1, bias=False), nn.BatchNorm2d(4)
+        self.relu, self.maxpool = nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+        self.layer1, self.layer2 = BasicBlock(4, 4, 1), BasicBlock(4, 6, 2)
+        self.avgpool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.avgpool(self.layer2(self.layer1(x)))
+        return self.fc(torch.flatten(x, 1))
+
+
 class SelfAttention(nn.Module):
     """Heads by hand, with the fused function of torch."""
 
@@ -203,6 +238,17 @@ CASES = {
         ),
         (3, 4),
     ),
+    "batch-norm": Case(lambda: SEQ(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)), (4,)),
+    "batch-norm-cumulative": Case(
+        lambda: SEQ(nn.Linear(4, 5), nn.BatchNorm1d(5, momentum=None, affine=False), nn.Tanh(),
+                    nn.Linear(5, 3)),
+        (4,),
+    ),
+    "batch-norm-loop": Case(
+        lambda: SEQ(nn.Linear(4, 4), nn.BatchNorm1d(4), Gate(), nn.Linear(4, 3)), (4,),
+        loop="choose by torch.where",
+    ),
+    "resnet": Case(ResNet, IMAGE),
     "constant-buffers": Case(Constants, (4,)),
     "same-layer-twice": Case(
         lambda: (lambda layer: SEQ(layer, nn.Tanh(), layer, nn.Linear(4, 3)))(nn.Linear(4, 4)), (4,)

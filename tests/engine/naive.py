@@ -48,10 +48,7 @@ def federation_of(
 def personal(module: nn.Module, theta: Tree, client: int) -> nn.Module:
     """The module with one client's parameters."""
     mine = copy.deepcopy(module)
-    parameters = dict(mine.named_parameters())
-    with torch.no_grad():
-        for name, value in one(theta, client).items():
-            parameters[name].copy_(value)
+    mine.load_state_dict(one(theta, client), strict=False)
     return mine
 
 
@@ -92,6 +89,9 @@ def naive_training(
             for layer in mine.modules():
                 if isinstance(layer, StreamDropout):
                     layer.stream = advance(torch.tensor(stream), torch.tensor(s))
+            for layer in mine.modules():
+                if isinstance(layer, nn.BatchNorm1d):
+                    layer.train(len(rows) > 1)  # one sample has no variance
             steps.zero_grad()
             loss = LOSSES[federation.task](mine(x[rows]), y[rows]).mean()
             loss.backward()
@@ -99,7 +99,8 @@ def naive_training(
                 nn.utils.clip_grad_norm_(mine.parameters(), sgd.clip_norm)
             steps.step()
             losses.append(loss.item())
-        models.append({name: p.detach() for name, p in mine.named_parameters()})
+        tensors = mine.state_dict(keep_vars=True)
+        models.append({name: tensors[name].detach().to(dtype) for name in theta})
         means.append(sum(losses) / len(losses))
     stacked = {name: torch.stack([m[name] for m in models]) for name in theta}
     return stacked, torch.tensor(means, dtype=torch.float64)

@@ -125,8 +125,8 @@ def test_stacked_gradients_equal_vmap(name: str) -> None:
     x = torch.randn(3, 4, *case.shape, dtype=torch.float64)
     weight = torch.tensor([[1, 1, 1, 1], [1, 0, 1, 0], [0, 0, 0, 0]]).double()
     batch = Batch(x, torch.randint(3, (3, 4)), weight)
-    found, losses = stacked_gradient(stacked, cross_entropy)(theta, batch)
-    expected, means = vmap_gradient(Functional(module), cross_entropy)(theta, batch)
+    found, losses, _ = stacked_gradient(stacked, cross_entropy)(theta, batch)
+    expected, means, _ = vmap_gradient(Functional(module), cross_entropy)(theta, batch)
     assert_trees_close(found, expected, atol=1e-11)
     torch.testing.assert_close(losses, means, rtol=0, atol=1e-12)
     assert all(not bool(t[2].any()) for t in found.values())  # no samples, no gradient

@@ -8,6 +8,7 @@ from scool.algorithms.ditto import Ditto
 from scool.algorithms.dpsgd import DPSGD
 from scool.algorithms.fedamp import FedAMP
 from scool.algorithms.fedavg import FedAvg
+from scool.algorithms.fedbn import FedBN
 from scool.algorithms.fedfomo import FedFomo
 from scool.algorithms.fedper import FedPer
 from scool.algorithms.fedprox import FedProx
@@ -36,6 +37,7 @@ __all__ = [
     "Ditto",
     "FedAMP",
     "FedAvg",
+    "FedBN",
     "FedFomo",
     "FedPer",
     "FedProx",
@@ -57,6 +59,7 @@ METHODS: dict[str, tuple[str, AnyAlgorithm]] = {
     "dpsgd": ("gossip on a fixed graph", DPSGD()),
     "fedprox": ("FedAvg, local steps pulled to the common model", FedProx()),
     "fedper": ("a common body, a personal head", FedPer()),
+    "fedbn": ("FedAvg, everyone's own normalisation", FedBN()),
     "fedrep": ("the same, head first and then body", FedRep()),
     "ditto": ("personal models pulled to a common one", Ditto()),
     "pfedme": ("personal models by Moreau envelopes", PFedMe()),

@@ -15,6 +15,7 @@ from scool.algorithms.shared.aggregate import per_client
 from scool.contracts import Engine, Method
 from scool.errors import require
 from scool.learning.losses import own_loss
+from scool.models.norms import is_statistic
 from scool.types import Info, Params, Tree
 
 AROUND = ("sgd", "validation", "averages", "learns_graph", "meets", "verbs")
@@ -60,7 +61,7 @@ class SlowMomentum(Around):
     $u^{t+1} = \beta u^t + \theta^t - \theta'$, $\theta^{t+1} = \theta^t - u^{t+1}$.
 
     Averaged updates are short steps; this makes up for it. A client in quarantine keeps its model.
-    Wang et al., SlowMo, ICLR 2020.
+    Running statistics have no momentum. Wang et al., SlowMo, ICLR 2020.
     """
 
     slow_momentum: float
@@ -73,7 +74,7 @@ class SlowMomentum(Around):
     def init(self, engine: Engine, theta0: Params) -> SlowState:
         state = self.method.init(engine, theta0)
         theta: Tree = state.theta
-        velocity = {n: torch.zeros_like(t) for n, t in theta.items()}
+        velocity = {n: torch.zeros_like(t) for n, t in theta.items() if not is_statistic(n)}
         return SlowState(theta, state._replace(theta={}), velocity)
 
     def step(self, engine: Engine, state: SlowState, round: int) -> tuple[SlowState, Info]:
@@ -85,7 +86,7 @@ class SlowMomentum(Around):
             n: (per_client(share, u) * u).add_(before[n] - method.theta[n])
             for n, u in state.velocity.items()
         }
-        theta = {n: t - velocity[n] for n, t in before.items()}
+        theta = method.theta | {n: before[n] - u for n, u in velocity.items()}
         return SlowState(theta, method._replace(theta={}), velocity), info
 
 

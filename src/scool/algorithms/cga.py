@@ -13,7 +13,7 @@ from scool.errors import check_fields, require
 from scool.graph.normalise import without
 from scool.graph.topology import check_topology, matrix_of
 from scool.learning.local_sgd import LocalSGD
-from scool.types import Info, Params, Tree
+from scool.types import Info, Params, Tree, flat
 
 EXPLODED = 1000  # a loss so many times that of the uninformed predictor does not come back
 
@@ -111,4 +111,4 @@ class CGA(Method[CGAState]):
 
 def _is_finite(tree: Tree) -> Tensor:
     """(n,) bool."""
-    return torch.stack([t.flatten(1).isfinite().all(dim=1) for t in tree.values()]).all(dim=0)
+    return torch.stack([flat(t).isfinite().all(dim=1) for t in tree.values()]).all(dim=0)

@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple, Self, final
 
 from torch import Tensor
 
+from scool.algorithms.shared.aggregate import mix_and_move
 from scool.contracts import Engine, Method
 from scool.errors import ConfigError, check_fields, require
 from scool.graph.matrix_file import read_matrix
@@ -71,8 +72,7 @@ class DPSGD(Method[DPSGDState]):
         if self.order == "atc":
             theta = engine.mix(state.w, half)
         else:
-            mixed = engine.mix(state.w, state.theta)
-            theta = {n: mixed[n] + half[n] - state.theta[n] for n in mixed}
+            theta = mix_and_move(engine, state.w, state.theta, half)
         return state._replace(theta=theta), {"train_loss": loss, "graph": state.w}
 
     def _mixing_matrix(self, engine: Engine) -> Tensor:

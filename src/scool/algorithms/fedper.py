@@ -33,7 +33,8 @@ class FedPer(Method[FedPerState]):
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     personal: str = "head"
-    """Tensors that stay: head (the last layer), or layers by name, with commas between."""
+    """Tensors that stay: head (the last layer), norm (all normalisation), or layers by name, with
+    commas between."""
     participation: float = 1.0
     """Fraction of the clients that take part in a round."""
 
@@ -42,11 +43,11 @@ class FedPer(Method[FedPerState]):
         check_participation(self.participation)
 
     def init(self, engine: Engine, theta0: Params) -> FedPerState:
-        split_names(theta0, self.personal)  # refuse a layer that the model lacks before it starts
+        split_names(theta0, self.personal, engine.norms)  # refuse a layer that the model lacks
         return FedPerState(engine.replicate(theta0))
 
     def step(self, engine: Engine, state: FedPerState, round: int) -> tuple[FedPerState, Info]:
-        shared = split_names(state.theta, self.personal).shared
+        shared = split_names(state.theta, self.personal, engine.norms).shared
         chosen = participants(engine, self.participation, round)
         half, loss = engine.train(state.theta, self.sgd, round, among=chosen)
         body, graph = server_average(engine, chosen, only(half, shared), only(state.theta, shared))

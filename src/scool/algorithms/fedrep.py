@@ -37,7 +37,8 @@ class FedRep(Method[FedRepState]):
     head_epochs: int = 5
     """Passes over the own data for the head, before those for the body (`epochs` or `steps`)."""
     personal: str = "head"
-    """Tensors that stay: head (the last layer), or layers by name, with commas between."""
+    """Tensors that stay: head (the last layer), norm (all normalisation), or layers by name, with
+    commas between."""
     participation: float = 1.0
     """Fraction of the clients that take part in a round."""
 
@@ -49,11 +50,11 @@ class FedRep(Method[FedRepState]):
         check_participation(self.participation)
 
     def init(self, engine: Engine, theta0: Params) -> FedRepState:
-        split_names(theta0, self.personal)  # refuse a layer that the model lacks before it starts
+        split_names(theta0, self.personal, engine.norms)  # refuse a layer that the model lacks
         return FedRepState(engine.replicate(theta0))
 
     def step(self, engine: Engine, state: FedRepState, round: int) -> tuple[FedRepState, Info]:
-        shared, personal = split_names(state.theta, self.personal)
+        shared, personal = split_names(state.theta, self.personal, engine.norms)
         chosen = participants(engine, self.participation, round)
         passes = replace(self.sgd, epochs=self.head_epochs, steps=0)
         theta = engine.train(state.theta, passes, round, among=chosen, only=personal).theta

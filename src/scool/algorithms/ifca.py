@@ -11,8 +11,9 @@ from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
 from scool.learning.local_sgd import LocalSGD
 from scool.learning.losses import own_loss
+from scool.models.norms import is_statistic
 from scool.randomness import generator
-from scool.types import Info, Params, Tree
+from scool.types import Info, Params, Tree, flat
 
 
 class IFCAState(NamedTuple):
@@ -81,6 +82,8 @@ class IFCA(Method[IFCAState]):
 def _starts(p: Tensor, name: str, count: int, spread: float, seed: int) -> Tensor:
     """(M, ...) one tensor of the first models: that of theta0, then it mixed with shuffles of
     itself. Mean and variance stay, so that no model begins with larger outputs."""
+    if is_statistic(name):
+        return p.expand(count, *p.shape).clone()
     mean, starts = p.mean(), [p]
     for m in range(1, count):
         order = torch.randperm(p.numel(), generator=generator(seed, "cluster", m, name))
@@ -100,7 +103,7 @@ def _averages(engine: Engine, shares: Tensor, half: Tree, before: Tree) -> Tree:
     mine, empty = shares[engine.owned.cpu()], ~shares.any(dim=0)
     clusters: Tree = {}
     for n, t in half.items():
-        total = engine.total((mine.T.to(t) @ t.flatten(1)).view_as(before[n]))
+        total = engine.total((mine.T.to(t) @ flat(t)).view_as(before[n]))
         stays = empty.to(t.device).view(-1, *[1] * (t.dim() - 1))
         clusters[n] = torch.where(stays, before[n], total)
     return clusters

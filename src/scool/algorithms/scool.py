@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, cast, final
 import torch
 from torch import Tensor
 
-from scool.algorithms.shared.aggregate import mix_updates, per_client
+from scool.algorithms.shared.aggregate import mix_and_move, mix_updates, per_client
 from scool.algorithms.shared.exchange import choose
 from scool.algorithms.shared.parts import only, split_names
 from scool.algorithms.shared.scool_checks import check_options, verbs_of
@@ -17,6 +17,7 @@ from scool.graph.normalise import Mixing, Weighting, mixing_weights
 from scool.graph.sparsify import draw_peers, keep_best, num_kept
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
+from scool.models.norms import is_statistic
 from scool.priors import SBM, AnyPrior, Dirac
 from scool.priors.checks import check_posterior
 from scool.randomness import derive
@@ -81,7 +82,8 @@ class SCooL(Method[SCooLState]):
     model_coupling: float = 0.0
     """lambda of case 1.2 x 2.1: also pull the models of neighbours together (a heuristic)."""
     personal: str = ""
-    """Layers that are never mixed: `head`, or names with commas between; empty mixes all."""
+    """Layers that are never mixed: `head`, `norm` (all that normalise), or names with commas
+    between; empty mixes all."""
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -126,9 +128,13 @@ class SCooL(Method[SCooLState]):
         """The verbs that these options need."""
         return verbs_of(self)
 
-    def _shared(self, tree: Tree) -> Tree:
+    def _shared(self, engine: Engine, tree: Tree) -> Tree:
         """What may be mixed, of a model or of many."""
-        return only(tree, split_names(tree, self.personal).shared)
+        return only(tree, split_names(tree, self.personal, engine.norms).shared)
+
+    def _learned(self, engine: Engine, tree: Tree) -> Tree:
+        """What may be mixed and is moved by gradients: all that priors look at."""
+        return {n: t for n, t in self._shared(engine, tree).items() if not is_statistic(n)}
 
     def _candidates(self, engine: Engine, round: int) -> int:
         """Peers that a client tries; 0: all that are left."""
@@ -144,7 +150,7 @@ class SCooL(Method[SCooLState]):
         return SCooLState(
             theta=engine.replicate(theta0),
             theta0=theta0,
-            graph=self._prior.init(k, self._shared(theta0), engine.seed),
+            graph=self._prior.init(k, self._learned(engine, theta0), engine.seed),
             neighbours=Edges.none(k, True),
             cross_loss=Edges.none(k, torch.nan),
         )
@@ -184,9 +190,8 @@ class SCooL(Method[SCooLState]):
         graph: Matrix = Edges.loops(engine.num_clients, torch.ones_like(engine.active))
         graph, theta = graph.on(torch.ones(graph.count, dtype=torch.float64)), half
         if self.prior.mixes == "models":
-            graph, shared = state.graph.w, self._shared(state.theta)
-            mixed = engine.mix(graph, shared)
-            theta = half | {n: mixed[n] + half[n] - t for n, t in shared.items()}
+            graph, shared = state.graph.w, self._shared(engine, state.theta)
+            theta = half | mix_and_move(engine, graph, shared, half)
         theta = self._add_prior(engine, state, theta, [], round)
         return state._replace(theta=theta), {"train_loss": loss, "graph": graph}
 
@@ -203,7 +208,7 @@ class SCooL(Method[SCooLState]):
         loss = loss.on(mean, torch.nan)
         if self._candidates(engine, round) or self.peers == "drawn":
             loss = state.cross_loss.updated(loss)
-        shared = self._shared(half)
+        shared = self._learned(engine, half)
         samples = engine.sizes.double() if self.likelihood_reduction == "sum" else None
         seen = loss.take(loss.values.isfinite()).among(engine.active)
         total = seen.values if samples is None else seen.values * samples[seen.j]
@@ -264,9 +269,10 @@ class SCooL(Method[SCooLState]):
         prior also mixes the models, [DPSGD]. With `aggregate="models"`
         $\theta_i^{t+1} = \sum_j \hat w_{ij} \theta_j^{t+1/2}$: the same as long as neighbours hold
         equal models, and what brings them together where they do not. Personal tensors stay those
-        of $\theta_i^{t+1/2}$."""
-        shared = self._shared(state.theta)
+        of $\theta_i^{t+1/2}$; with exact gradients running statistics do, too."""
+        shared = self._shared(engine, state.theta)
         if self.cross_gradient == "exact":
+            shared = self._learned(engine, state.theta)
             step = engine.cross_gradient(state.theta, weights.dense(), self.sgd, round)
             decay = self.sgd.weight_decay * weights.row_sums()[engine.owned.cpu()]
             return half | {
@@ -274,11 +280,12 @@ class SCooL(Method[SCooLState]):
                 for n, t in shared.items()
             }
         if self.aggregate == "models":
-            return half | engine.mix(weights, self._shared(half))
-        mixed = mix_updates(engine, weights, shared, self._shared(half))
+            return half | engine.mix(weights, self._shared(engine, half))
+        mixed = mix_updates(engine, weights, shared, self._shared(engine, half))
         if self.prior.mixes == "models":
             models = engine.mix(state.graph.w, shared)
-            mixed = {n: models[n] + mixed[n] - t for n, t in shared.items()}
+            learned = self._learned(engine, shared)
+            mixed |= {n: models[n] + mixed[n] - t for n, t in learned.items()}
         return half | mixed
 
     def _neighbours(
@@ -309,7 +316,7 @@ class SCooL(Method[SCooLState]):
         pull = self._prior.pull(graph, evidence)
         pulls = [] if pull is None else [pull]
         if self.model_coupling:
-            pulls.append(self._laplacian(engine, self._shared(state.theta), partners))
+            pulls.append(self._laplacian(engine, self._learned(engine, state.theta), partners))
         return pulls
 
     def _add_prior(
@@ -319,7 +326,8 @@ class SCooL(Method[SCooLState]):
         $\theta^t$: $\lambda \theta_i$ of the Gaussian and the pulls of the graph. A client in
         quarantine keeps the model it came with."""
         if self.model_precision:
-            pulls = [{n: self.model_precision * t for n, t in state.theta.items()}, *pulls]
+            learned = {n: t for n, t in state.theta.items() if not is_statistic(n)}
+            pulls = [{n: self.model_precision * t for n, t in learned.items()}, *pulls]
         steps = self.sgd.steps_per_round(engine.sizes) * engine.active
         length = self.sgd.rate(round) * steps[engine.owned.cpu()]
         for pull in pulls:

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple, final
 import torch
 from torch import Tensor
 
+from scool.algorithms.shared.aggregate import mix_and_move
 from scool.algorithms.shared.parts import only, split_names
 from scool.algorithms.shared.proximal import check_pull
 from scool.contracts import Engine, Method
@@ -42,7 +43,8 @@ class SPDB(Method[SPDBState]):
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     personal: str = "head"
-    """Tensors that stay: head (the last layer), or layers by name, with commas between."""
+    """Tensors that stay: head (the last layer), norm (all normalisation), or layers by name, with
+    commas between."""
     topology: str = "group-ring"
     """ring, bipartite, group-ring, generalised-bipartite, complete or identity."""
     degree: int = 10
@@ -68,7 +70,7 @@ class SPDB(Method[SPDBState]):
 
     def init(self, engine: Engine, theta0: Params) -> SPDBState:
         theta = engine.replicate(theta0)
-        shared = only(theta, split_names(theta0, self.personal).shared)
+        shared = only(theta, split_names(theta0, self.personal, engine.norms).shared)
         w = matrix_of(self, engine.num_clients, engine.seed)
         has_dual = self.form == "primal-dual"
         dual = {n: torch.zeros_like(t) for n, t in shared.items()} if has_dual else {}
@@ -79,7 +81,7 @@ class SPDB(Method[SPDBState]):
         return advance(engine, state, round)
 
     def _gossip(self, engine: Engine, state: SPDBState, round: int) -> tuple[SPDBState, Info]:
-        shared, head = split_names(state.theta, self.personal)
+        shared, head = split_names(state.theta, self.personal, engine.norms)
         start = state.theta
         if self.head_steps:
             start, _ = engine.train(start, self._head_sgd, round, only=head)
@@ -87,12 +89,11 @@ class SPDB(Method[SPDBState]):
         if self.order == "atc":
             x = engine.mix(state.w, only(half, shared))
         else:
-            x = engine.mix(state.w, only(start, shared))
-            x = {n: t + half[n] - start[n] for n, t in x.items()}
+            x = mix_and_move(engine, state.w, only(start, shared), half)
         return state._replace(theta=half | x), {"train_loss": loss, "graph": state.w}
 
     def _primal_dual(self, engine: Engine, state: SPDBState, round: int) -> tuple[SPDBState, Info]:
-        shared, head = split_names(state.theta, self.personal)
+        shared, head = split_names(state.theta, self.personal, engine.norms)
         x = only(state.theta, shared)
         mixed = engine.mix(state.w, x)
         dual = {n: state.dual[n] + self.rho * (x[n] - mixed[n]) for n in x}

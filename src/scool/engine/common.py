@@ -26,6 +26,7 @@ from scool.engine.edges import (
     edges_of,
 )
 from scool.engine.scoring import check_draw
+from scool.engine.steps.local_steps import split_statistics
 from scool.engine.steps.updates import products, weighted_sums
 from scool.errors import ConfigError, first_few
 from scool.graph.edges import Edges, Matrix
@@ -34,7 +35,7 @@ from scool.health import Health, Reason
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Pull, Rule
 from scool.ledger import Ledger
-from scool.types import Params, Tree
+from scool.types import Params, Tree, flat
 
 LARGE = 500 * 500  # weights from which on it pays to look for zeros
 BLOCK = 2**22  # numbers that are mixed at a time where the result takes their place
@@ -56,6 +57,7 @@ class CommonVerbs(ABC):
     owned: Tensor  # (n,) ids of the clients held here
     device: torch.device
     dtype: torch.dtype
+    norms: frozenset[str]
 
     def __init__(
         self, federation: Federation, seed: int, strict: bool, attendance: Attendance | None = None
@@ -238,9 +240,11 @@ class CommonVerbs(ABC):
             mode = "donot_use_mm_for_euclid_dist"
             return torch.cdist(mine, theirs, compute_mode=mode).square()
 
+        tree, _ = split_statistics(tree)
         return self._all_pairs("squared_distances", tree, tree, distances)
 
     def inner(self, a: Tree, b: Tree) -> Tensor:
+        a, _ = split_statistics(a)
         return self._all_pairs("inner", a, b, lambda mine, theirs: mine @ theirs.T)
 
     @abstractmethod
@@ -295,7 +299,7 @@ def mixer(
 def mix_tensor(mix: Callable[[Tensor], Tensor], stacked: Tensor, overwrite: bool) -> Tensor:
     """The sums for one tensor of all models; in its own memory, some columns at a time, if asked
     to: beside a large stack there may be no room for another."""
-    rows = stacked.flatten(1)
+    rows = flat(stacked)
     if not overwrite:
         return mix(rows).view_as(stacked)
     for columns in rows.split(max(1, BLOCK // len(rows)), dim=1):

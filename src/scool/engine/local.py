@@ -44,8 +44,9 @@ from scool.health import BROKEN_DATA, broke_in
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Rule
 from scool.learning.losses import LOSSES
+from scool.models.norms import norm_names, with_client_norms
 from scool.models.stack import with_streams
-from scool.types import Tree
+from scool.types import Tree, flat
 
 
 def _rows(tree: Tree, ids: Tensor) -> Tree:
@@ -73,7 +74,9 @@ class LocalEngine(CommonVerbs):
         federation."""
         self.device = resolve_device(device)
         super().__init__(federation.to(self.device), seed, strict, attendance)
-        module = with_streams(copy.deepcopy(module))  # the caller's stays as it is
+        module = copy.deepcopy(module)  # the caller's stays as it is
+        self.norms = norm_names(module)
+        module = with_streams(with_client_norms(module))
         module = module.to(self.device).eval()
         self.dtype = next(module.parameters()).dtype
         self.loss = LOSSES[federation.task]
@@ -279,7 +282,7 @@ class LocalEngine(CommonVerbs):
             self.num_clients, self.num_clients, device=self.device, dtype=self.dtype
         )
         for name, t in a.items():
-            total += compare(t.flatten(1), b[name].flatten(1))
+            total += compare(flat(t), flat(b[name]))
         return total.double().cpu()
 
     def gradients(self, theta: Tree, split: Split) -> Trained:

@@ -11,6 +11,7 @@ from scool.contracts import PerClient, PerSample
 from scool.engine.device import tensor_cores
 from scool.engine.edges import PairList
 from scool.engine.steps.formulation import Formulation
+from scool.engine.steps.local_steps import split_statistics
 from scool.engine.steps.phases import Batch, Samples, are_finite
 from scool.errors import require
 from scool.learning.cross import CrossDraw
@@ -160,7 +161,7 @@ def mean_gradient(
     for x, y, here in _batches(source, ids, rows):
         weight = here.to(source.dtype)
         share = weight.sum(dim=1).double() / count.clamp(min=1)
-        grads, losses = formulation.gradient(theta, Batch(x, y, weight))
+        grads, losses, _ = formulation.gradient(theta, Batch(x, y, weight))
         mean += losses.double() * share
         for name, g in grads.items():
             total[name] += g * share.to(g).view(-1, *[1] * (g.dim() - 1))
@@ -244,9 +245,11 @@ def _weighted_gradients(
     share = (here / here.sum(dim=1, keepdim=True).clamp(min=1)).flatten()
     x, y = x.flatten(0, 1), y.flatten(0, 1)
 
-    def objective(params: Params, row: Tensor) -> Tensor:
+    def objective(params: Params, statistics: Params, row: Tensor) -> Tensor:
         per_sample = row[:, None].expand(-1, here.shape[1]).flatten()
-        return (loss(model(params, x), y) * share * per_sample).sum()
+        return (loss(model(params | statistics, x), y) * share * per_sample).sum()
 
     gradient: Callable[..., Tree] = vmap(grad(objective), chunk_size=models)
-    return gradient(theta, weights)
+    params, statistics = split_statistics(theta)
+    still = {name: torch.zeros_like(t) for name, t in statistics.items()}
+    return gradient(params, statistics, weights) | still

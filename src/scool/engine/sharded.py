@@ -30,7 +30,7 @@ from scool.graph.edges import Edges, Matrix
 from scool.health import Reason
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Rule
-from scool.types import Tree
+from scool.types import Tree, flat
 
 SETTLED = 10  # rounds between two moves of clients from rank to rank
 
@@ -66,6 +66,7 @@ class ShardedEngine(CommonVerbs):
         self._round, self._moved = 0, -SETTLED  # this round; after which clients changed ranks
         self._hold(placement or Placement.even(self.num_clients, ranks.size))
         self.device, self.dtype = self._stack.device, self._stack.dtype
+        self.norms = self._stack.norms
         self._share_quarantine()
 
     def _hold(self, placement: Placement) -> None:
@@ -183,7 +184,7 @@ class ShardedEngine(CommonVerbs):
             for name, t in models.items():
                 if bool(idle.any()):
                     t = t.masked_fill(idle.view(-1, *[1] * (t.dim() - 1)), 0.0)
-                part = mix(t.flatten(1))
+                part = mix(flat(t))
                 out[name] = part.add_(out[name]) if name in out else part
         own = graph.loop_values()[self._mine].to(self.device, self.dtype)
         idle = (~active[self._mine]).to(self.device) & (own != 0)
@@ -283,7 +284,7 @@ class ShardedEngine(CommonVerbs):
         for ids, others in self._exchange.visits(purpose, b, everyone):
             columns = ids.to(self.device)
             for name, t in a.items():
-                total[:, columns] += compare(t.flatten(1), others[name].flatten(1))
+                total[:, columns] += compare(flat(t), flat(others[name]))
         return self._exchange.rows(total.double().cpu())
 
     def _share_quarantine(self) -> None:

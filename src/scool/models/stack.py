@@ -1,7 +1,7 @@
 """A module as a function of (parameters, inputs), and the checks that copies can be stacked."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import final
@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from scool.errors import ModelError
 from scool.models.looped import Looped, LoopWarning, why
+from scool.models.norms import ClientNorm, statistics_of, tracking_layers
 from scool.randomness import derive, uniform_along
 from scool.types import Params, Tree
 
@@ -24,13 +25,18 @@ def check_stackable(module: nn.Module) -> None:
         ModelError: names the layer, the reason and the remedy.
     """
     for name, layer in module.named_modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) or getattr(
-            layer, "track_running_stats", False
-        ):
+        is_batch_norm = isinstance(layer, nn.modules.batchnorm._BatchNorm)
+        tracks = getattr(layer, "track_running_stats", False)
+        if is_batch_norm and not tracks:
             raise ModelError(
-                f"layer {name!r} is a {type(layer).__name__}: it keeps running statistics of the "
-                "batches it saw, which are neither parameters that clients could exchange nor "
-                "functions of one sample. Use nn.GroupNorm or nn.LayerNorm instead"
+                f"layer {name!r} is a {type(layer).__name__} without running statistics: what it "
+                "says of a sample depends on the others of its batch. Leave out "
+                "track_running_stats=False, or use nn.GroupNorm"
+            )
+        if tracks and not is_batch_norm:
+            raise ModelError(
+                f"layer {name!r} is a {type(layer).__name__} with running statistics, which only "
+                "batch normalisation may have. Leave out track_running_stats=True"
             )
     if not any(p.requires_grad for p in module.parameters()):
         raise ModelError("the model has no trainable parameters: there is nothing to learn")
@@ -49,19 +55,30 @@ def initial_params(build: Callable[[], nn.Module], seed: int) -> tuple[nn.Module
 
 
 def parameters_of(module: nn.Module) -> Params:
-    """A detached copy of a module's trainable parameters by name.
+    """A detached copy of what the clients train and exchange, by name: trainable parameters, and
+    the running statistics of batch normalisation.
 
-    Frozen ones (`requires_grad_(False)`) stay in the module: nobody trains or exchanges them.
+    Frozen parameters (`requires_grad_(False)`) stay in the module: nobody trains or exchanges
+    them. So do the statistics of a batch normalisation whose parameters are frozen, or that is in
+    evaluation mode (`layer.eval()`) while the module is in training mode.
     """
-    return {n: p.detach().clone() for n, p in module.named_parameters() if p.requires_grad}
+    own = {n: p.detach().clone() for n, p in module.named_parameters() if p.requires_grad}
+    statistics = statistics_of(module)
+    if not own or not statistics:
+        return own
+    dtype = next(iter(own.values())).dtype
+    own |= {n: b.detach().to(dtype, copy=True) for n, b in statistics.items()}
+    return {n: own[n] for n in module.state_dict() if n in own}
 
 
-def fixed_tensors(module: nn.Module) -> Params:
-    """A detached copy of what a module holds beside its trainable parameters, and all clients
-    share: frozen parameters and buffers, but for buffers that the module itself does not save."""
-    saved = module.state_dict().keys()
+def fixed_tensors(module: nn.Module, own: Collection[str] = ()) -> Params:
+    """A detached copy of what a module holds beside the tensors `own` of each client and its
+    trainable parameters: frozen parameters and buffers, but for those that the module itself does
+    not save."""
+    saved = module.state_dict().keys() - set(own)
     tensors = {n: p for n, p in module.named_parameters() if not p.requires_grad}
-    tensors |= {n: b for n, b in module.named_buffers() if n in saved}
+    tensors |= {n: b for n, b in module.named_buffers()}
+    tensors = {n: t for n, t in tensors.items() if n in saved}
     for name, t in tensors.items():
         if t.layout != torch.strided or t.is_complex():
             kind = f"{t.layout} {t.dtype}".replace("torch.", "")
@@ -92,6 +109,11 @@ class Functional:
         check_stackable(module)
         self.module = module
         self.draws_by_itself = any(_draws(layer) for layer in module.modules())
+        self._norms = {
+            prefix: layer
+            for prefix, layer in tracking_layers(module)
+            if isinstance(layer, ClientNorm)
+        }
         self._drops = [layer for layer in module.modules() if isinstance(layer, StreamDropout)]
         self._found: _Findings = module.__dict__.setdefault("_scool_findings", _Findings())
         if any(isinstance(layer, nn.MultiheadAttention) for layer in module.modules()):
@@ -113,15 +135,29 @@ class Functional:
             return self._second_try(params, x, error)
 
     @contextmanager
-    def drawing(self, stream: Tensor) -> Iterator[None]:
-        """Dropout by the numbers of a stream, a scalar tensor."""
+    def on_batch(self, stream: Tensor, here: Tensor | None = None) -> Iterator[None]:
+        """One step: dropout by the numbers of a stream, a scalar tensor; batch normalisation over
+        the samples that are `here` (b,), all of them by default."""
         for layer in self._drops:
             layer.stream = stream
+        for norm in self._norms.values():
+            norm.open(here)
         try:
             yield
         finally:
             for layer in self._drops:
                 layer.stream = None
+            for norm in self._norms.values():
+                norm.close()
+
+    def fresh_statistics(self) -> Params:
+        """The running statistics after the batch of `on_batch`, by name."""
+        return {
+            f"{prefix}{name}": value
+            for prefix, norm in self._norms.items()
+            if norm.fresh is not None
+            for name, value in norm.fresh._asdict().items()
+        }
 
     def alone(self, params: Params, x: Tensor) -> Tensor:
         """One client, outside of `vmap`: the module as torch runs it."""
@@ -159,6 +195,9 @@ class Functional:
         if not self._found.plain_attention and "_scaled_dot_product" in str(error):
             self._found.plain_attention = True
             return self(params, x)
+        if any(norm.here is not None for norm in self._norms.values()):  # batches with padding
+            self.fall_back(error, (self.module.training,))
+            raise RuntimeError("the clients train one after another") from error
         outputs = self._looped(params, x)  # raises where the module itself is at fault
         self.fall_back(error, (self.module.training,))
         return outputs

@@ -86,7 +86,7 @@ def of_result(result: "Result") -> Exported:
         header | {"complete": True},
         describe_clients(result.federation),
         result.theta,
-        fixed_tensors(result.module),
+        fixed_tensors(result.module, result.theta),
         result.graph,
         result.rounds,
         last,

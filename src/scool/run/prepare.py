@@ -133,7 +133,7 @@ def prepare(
     engine = _engine(federation, module, settings, ranks, attendance)
     check_test(federation, settings.strict, ranks.is_first)
     check_verbs(method, engine)
-    fixed = {} if order.out is None else fixed_tensors(module)
+    fixed = {} if order.out is None else fixed_tensors(module, theta0)
     identity = identity_of(method, federation, settings.seed, theta0, fixed)
     identity |= {"owners": attendance.about} if attendance.about else {}
     header = _header(order, method, engine.device, model_options(model), identity)

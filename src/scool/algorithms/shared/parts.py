@@ -14,13 +14,14 @@ class Parts(NamedTuple):
     personal: frozenset[str]
 
 
-def split_names(names: Iterable[str], personal: str) -> Parts:
+def split_names(names: Iterable[str], personal: str, norms: Collection[str] = ()) -> Parts:
     """Which tensors of a model are personal.
 
     Args:
         names: of the model's parameters, in order.
-        personal: `head` for the last layer, or layers and tensors by name, with commas between;
-            empty for none.
+        personal: `head` for the last layer, `norm` for all layers that normalise, or layers and
+            tensors by name, with commas between; empty for none.
+        norms: the tensors of layers that normalise (`Engine.norms`).
 
     >>> sorted(split_names(["0.weight", "0.bias", "2.weight", "2.bias"], "head").personal)
     ['2.bias', '2.weight']
@@ -35,8 +36,11 @@ def split_names(names: Iterable[str], personal: str) -> Parts:
         found = {name for name in names if name == prefix or name.startswith(f"{prefix}.")}
         if part == "head" and not prefix:
             found = {names[-1]}
+        if part == "norm":
+            found |= {name for name in names if name in norms}
         if not found:
-            layers = sorted({name.rpartition(".")[0] or name for name in names} | {"head"})
+            special = {"head", "norm"} if norms else {"head"}
+            layers = sorted({name.rpartition(".")[0] or name for name in names} | special)
             unknown("layer of the model in personal:", part, layers)
         chosen |= found
     if len(chosen) == len(names) and names:

@@ -15,6 +15,7 @@ from scool.engine.steps.cpu_images import by_chunks, by_workers, group_module, s
 from scool.engine.steps.cuda_graph import CapturedSteps
 from scool.engine.steps.fused import FusedStack, FusedStepper, takes_whole_layers
 from scool.engine.steps.local_steps import (
+    Gradients,
     GradientStepper,
     Stepper,
     one_by_one,
@@ -242,8 +243,8 @@ class Formulation:
             return FusedStepper(self._fused, self.loss, rule, self.is_bf16)
         return GradientStepper(self._gradient, rule)
 
-    def gradient(self, theta: Tree, batch: Batch) -> tuple[Tree, Tensor]:
-        """Gradients (c, ...) and mean losses (c,) of one batch, the module as it evaluates."""
+    def gradient(self, theta: Tree, batch: Batch) -> Gradients:
+        """Of one batch, the module as it evaluates."""
         return self._gradient(theta, batch)
 
 

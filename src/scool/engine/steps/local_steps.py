@@ -1,7 +1,7 @@
 """The hot loop: local SGD of many clients, in formulations that give the same result."""
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias, final
+from typing import NamedTuple, Protocol, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -12,29 +12,49 @@ from scool.engine.steps.stacked import Layer
 from scool.learning.local_sgd import LocalSGD, Rule
 from scool.learning.losses import Loss
 from scool.models import Functional, unstack
-from scool.types import Params, Tree
+from scool.models.norms import is_statistic
+from scool.types import Params, Tree, flat
 
 BETAS, EPS = (0.9, 0.999), 1e-8  # Adam's usual constants
 
 
-Gradient: TypeAlias = Callable[[Tree, Batch], tuple[Tree, Tensor]]
-"""(models (c, ...), batch) -> gradients (c, ...) and the mean loss of each client (c,)."""
+class Gradients(NamedTuple):
+    """Of c models on a batch each."""
+
+    grads: Tree  # (c, ...)
+    losses: Tensor  # (c,) the mean loss of each client
+    statistics: Tree = {}  # (c, ...) running statistics after the batch; none in evaluation
+
+
+Gradient: TypeAlias = Callable[[Tree, Batch], Gradients]
+"""(models (c, ...), batch) -> what the batch says of them."""
+
+
+def split_statistics(theta: Tree) -> tuple[Tree, Tree]:
+    """What gradients move, and what the batches do."""
+    moved = {name: t for name, t in theta.items() if not is_statistic(name)}
+    return moved, {name: t for name, t in theta.items() if name not in moved}
 
 
 def vmap_gradient(model: Functional, loss: Loss) -> Gradient:
     """Any module: `vmap` of one client's gradient over the client axis."""
 
-    def objective(params: Params, x: Tensor, y: Tensor, weight: Tensor, stream: Tensor) -> Tensor:
-        with model.drawing(stream):
-            values = loss(model(params, x), y)
-        return (values * weight).sum() / weight.sum().clamp(min=1)
+    def objective(
+        params: Params, statistics: Params, x: Tensor, y: Tensor, weight: Tensor, stream: Tensor
+    ) -> tuple[Tensor, Params]:
+        with model.on_batch(stream, weight):
+            values = loss(model(params | statistics, x), y)
+            fresh = model.fresh_statistics() if model.module.training else {}
+        return (values * weight).sum() / weight.sum().clamp(min=1), fresh
 
-    every = vmap(grad_and_value(objective))
+    every = vmap(grad_and_value(objective, has_aux=True))
 
-    def gradient(theta: Tree, batch: Batch) -> tuple[Tree, Tensor]:
+    def gradient(theta: Tree, batch: Batch) -> Gradients:
         x, y, weight, stream = batch
         nothing = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-        return every(theta, x, y, weight, nothing if stream is None else stream)
+        stream = nothing if stream is None else stream
+        grads, (losses, fresh) = every(*split_statistics(theta), x, y, weight, stream)
+        return Gradients(grads, losses, fresh)
 
     return gradient
 
@@ -43,14 +63,14 @@ def stacked_gradient(forward: Layer, loss: Loss) -> Gradient:
     """Modules with a stacked form: clients share no parameter, so the gradient of the sum of
     their losses holds each client's own."""
 
-    def gradient(theta: Tree, batch: Batch) -> tuple[Tree, Tensor]:
+    def gradient(theta: Tree, batch: Batch) -> Gradients:
         leaves = {name: stacked.detach().requires_grad_() for name, stacked in theta.items()}
         with torch.enable_grad():
             outputs = forward(leaves, batch.x)
             values = loss(outputs.flatten(0, 1), batch.y.flatten(0, 1)).view_as(batch.weight)
             means = (values * batch.weight).sum(1) / batch.weight.sum(1).clamp(min=1)
             grads = torch.autograd.grad(means.sum(), list(leaves.values()))
-        return dict(zip(leaves, grads, strict=True)), means.detach()
+        return Gradients(dict(zip(leaves, grads, strict=True)), means.detach())
 
     return gradient
 
@@ -160,14 +180,15 @@ def one_client(
         the model after the last step, and the loss (S,) of every step.
     """
     sgd = rule.sgd
-    values = {name: v.clone().requires_grad_() for name, v in theta.items()}
+    values = {name: v.clone().requires_grad_(not is_statistic(name)) for name, v in theta.items()}
     is_channels_last = any(
         v.dim() == 4
         and v.is_contiguous(memory_format=torch.channels_last)
         and not v.is_contiguous()
         for v in values.values()
     )
-    learning = [v for name, v in values.items() if rule.only is None or name in rule.only]
+    chosen = [name for name in values if rule.only is None or name in rule.only]
+    learning = [values[name] for name in chosen if not is_statistic(name)]
     optimiser = _optimiser(learning, sgd)
     losses = torch.zeros(phase.active.shape[1], dtype=torch.float64, device=phase.ids.device)
     taken = int(phase.active.sum())
@@ -179,17 +200,19 @@ def one_client(
         stream = step[0] if batch.stream is None else batch.stream[0]
         if is_channels_last and x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)
-        with model.drawing(stream):
+        with model.on_batch(stream):
             value = loss(model.alone(values, x), y).mean()
+            fresh = model.fresh_statistics()
         optimiser.zero_grad()
         value.backward()
-        for name, goal in (anchor or {}).items():
+        for name, goal in split_statistics(anchor or {})[0].items():
             away = values[name].detach() - goal
             grad = values[name].grad
             values[name].grad = rule.strength * away + (0 if grad is None else grad)
         if sgd.clip_norm:
             torch.nn.utils.clip_grad_norm_(learning, sgd.clip_norm)
         optimiser.step()
+        values |= {name: new for name, new in fresh.items() if name in chosen}
         losses.index_copy_(0, step, value.detach().double()[None])
     return {name: v.detach() for name, v in values.items()}, losses
 
@@ -239,9 +262,10 @@ class GradientStepper:
 
     def step(self, buffers: Tree, batch: Batch, active: Tensor) -> Tensor:
         theta = {name: t for name, t in buffers.items() if not self._is_state(name)}
-        grads, losses = self.gradient(theta, batch)
+        grads, losses, fresh = self.gradient(theta, batch)
         if self.rule.only is not None:
             grads = {name: g for name, g in grads.items() if name in self.rule.only}
+            fresh = {name: t for name, t in fresh.items() if name in self.rule.only}
         if self.rule.strength:
             for name in [n for n in grads if f"anchor/{n}" in buffers]:
                 away = theta[name] - buffers[f"anchor/{name}"]
@@ -255,6 +279,9 @@ class GradientStepper:
             per_client = (-1, *[1] * (value.dim() - 1))
             move = self._move(buffers, name, grads[name], per_client)
             value.sub_(move * moves.view(per_client), alpha=self.sgd.lr)
+        for name, new in fresh.items():
+            old = theta[name]
+            old.copy_(torch.where(moves.view(-1, *[1] * (old.dim() - 1)) > 0, new, old))
         return losses
 
     def _move(self, buffers: Tree, name: str, g: Tensor, per_client: tuple[int, ...]) -> Tensor:
@@ -278,6 +305,6 @@ class GradientStepper:
 
     def _clipped(self, grads: Tree) -> Tree:
         """Each client's whole gradient cut to the longest length allowed."""
-        norms = torch.stack([g.flatten(1).square().sum(1) for g in grads.values()]).sum(0).sqrt()
+        norms = torch.stack([flat(g).square().sum(1) for g in grads.values()]).sum(0).sqrt()
         scale = (self.sgd.clip_norm / (norms + 1e-6)).clamp(max=1)
         return {n: g * scale.view(-1, *[1] * (g.dim() - 1)) for n, g in grads.items()}

@@ -10,7 +10,7 @@ from scool.data.transform import ImageTransform
 from scool.engine.device import HAS_TRITON
 from scool.learning.local_sgd import LocalSGD, plan_batches, shortened
 from scool.randomness import advance, derive, uniform
-from scool.types import Tree
+from scool.types import Tree, flat
 
 
 @final
@@ -146,6 +146,6 @@ def are_finite(tree: Tree) -> Tensor:
     """(c,) bool: all of the model are numbers. Extremes show it without a copy of the model."""
     parts: list[Tensor] = []
     for stacked in tree.values():
-        low, high = stacked.flatten(1).aminmax(dim=1)
+        low, high = flat(stacked).aminmax(dim=1)
         parts.append(low.isfinite() & high.isfinite())
     return torch.stack(parts).all(dim=0)

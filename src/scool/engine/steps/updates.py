@@ -7,7 +7,8 @@ from torch import Tensor
 
 from scool.contracts import Products, Updates
 from scool.engine.device import HAS_TRITON
-from scool.types import Tree
+from scool.models.norms import is_statistic
+from scool.types import Tree, flat
 
 COLUMNS = 1 << 24  # numbers that are looked at in one go
 MOST_ROWS = 64  # updates of a client that a program of a GPU holds
@@ -34,13 +35,15 @@ def weighted_sums(updates: Updates, weights: Tensor) -> Tree:
 
 
 def _products(updates: Updates, name: str) -> Tensor:
-    """(c, m, m) of one tensor."""
+    """(c, m, m) of one tensor. Running statistics, which no gradient moves, count as 0."""
+    count, most = updates.rows.shape
+    total = torch.zeros(count, most, most, dtype=torch.float64, device=updates.rows.device)
+    if is_statistic(name):
+        return total
     if _has_kernel(updates, name):
         from scool.engine.kernels.updates import products
 
         return products(*_flat(updates, name), updates.clients, updates.rows)
-    count, most = updates.rows.shape
-    total = torch.zeros(count, most, most, dtype=torch.float64, device=updates.rows.device)
     for block in _blocks(updates, name):
         block = block.double()
         total += block @ block.mT
@@ -65,7 +68,7 @@ def _has_kernel(updates: Updates, name: str) -> bool:
 
 def _flat(updates: Updates, name: str) -> tuple[Tensor, Tensor]:
     """The clients' own models (n, D), and what came of them (E, D)."""
-    mine, theirs = updates.theta[name].flatten(1), updates.visited[name].flatten(1)
+    mine, theirs = flat(updates.theta[name]), flat(updates.visited[name])
     return mine.contiguous(), theirs.contiguous()
 
 

@@ -1,0 +1,167 @@
+"""Batch normalisation whose running statistics belong to the client, like its parameters."""
+
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from scool.types import Params
+
+_Norm: TypeAlias = nn.modules.batchnorm._BatchNorm
+
+
+class Statistics(NamedTuple):
+    """What a layer knows of the batches it saw."""
+
+    running_mean: Tensor  # (C,)
+    running_var: Tensor  # (C,)
+    num_batches_tracked: Tensor  # (), in the numbers of the model, so that it can be averaged
+
+
+def is_statistic(name: str) -> bool:
+    """Whether a tensor of a model is a running statistic: batches move it, not gradients.
+
+    >>> is_statistic("layer1.0.bn1.running_var"), is_statistic("layer1.0.bn1.weight")
+    (True, False)
+    """
+    return name.rpartition(".")[2] in Statistics._fields
+
+
+@final
+class ClientNorm(nn.Module):
+    r"""`nn.BatchNorm` without changes in place, so that `vmap` takes it.
+
+    In training $y = \gamma (x - \mu_B) / \sqrt{\sigma_B^2 + \epsilon} + \beta$ with mean and
+    variance of the batch, samples of weight 0 left out. Between `open` and `close` the layer keeps
+    the statistics after the batch, $r \leftarrow (1 - m) r + m\, r_B$; the caller takes them to the
+    client. A batch with one value per channel has no variance: it is normalised by the running
+    statistics, which stay as they are.
+    """
+
+    def __init__(self, norm: _Norm, is_frozen: bool) -> None:
+        super().__init__()
+        self.weight, self.bias = norm.weight, norm.bias
+        for name in Statistics._fields:
+            self.register_buffer(name, getattr(norm, name))
+        self.eps, self.momentum, self.is_frozen = norm.eps, norm.momentum, is_frozen
+        self.is_open = False
+        self.here: Tensor | None = None  # (b,) 0 for padding
+        self.fresh: Statistics | None = None
+
+    def open(self, here: Tensor | None) -> None:
+        """From now on the layer keeps what its batches say."""
+        self.here, self.is_open = here, True
+
+    def close(self) -> None:
+        self.here, self.is_open, self.fresh = None, False, None
+
+    @property
+    def _running(self) -> Statistics:
+        return Statistics(*(getattr(self, name) for name in Statistics._fields))
+
+    def forward(self, x: Tensor) -> Tensor:
+        before = self.fresh or self._running
+        is_single = self.here is None and x.numel() == x.shape[1]
+        if self.is_frozen or not self.training or is_single:
+            return self._normalise(x, before)
+        if self.here is not None:
+            return self._padded(x, before, self.here)
+        mean, var, count = before
+        mean, var = mean.detach().clone(), var.detach().clone()
+        share = 1 / (float(count) + 1) if self.momentum is None else self.momentum
+        out = F.batch_norm(x, mean, var, self.weight, self.bias, True, share, self.eps)
+        self._keep(Statistics(mean, var, count + 1))
+        return out
+
+    def _normalise(self, x: Tensor, by: Statistics) -> Tensor:
+        mean, var = by.running_mean.detach(), by.running_var.detach()
+        var = var.clamp(min=0)  # a method may have gone beyond what it averaged
+        return F.batch_norm(x, mean, var, self.weight, self.bias, False, 0.0, self.eps)
+
+    def _padded(self, x: Tensor, before: Statistics, here: Tensor) -> Tensor:
+        if len(x) != len(here):
+            raise RuntimeError("batch normalisation of other rows than the samples of the batch")
+        dims, per_channel = (0, *range(2, x.dim())), (1, -1, *[1] * (x.dim() - 2))
+        is_here = (here > 0).view(-1, *[1] * (x.dim() - 1))
+        count = (here > 0).sum().to(x.dtype) * (x[0].numel() // x.shape[1])
+        has_spread = count > 1
+        mean = x.where(is_here, 0).sum(dims) / count.clamp(min=1)
+        away = (x - mean.view(per_channel)).where(is_here, 0)
+        var = away.square().sum(dims) / count.clamp(min=1)
+        share = 1 / (before[2] + 1) if self.momentum is None else self.momentum
+        unbiased = var * count / (count - 1).clamp(min=1)
+        after = Statistics(
+            before[0] + share * (mean - before[0]),
+            before[1] + share * (unbiased - before[1]),
+            before[2] + 1,
+        )
+        pairs = zip(after, before, strict=True)
+        self._keep(Statistics(*(torch.where(has_spread, a, b).detach() for a, b in pairs)))
+        mean = torch.where(has_spread, mean, before[0]).view(per_channel)
+        var = torch.where(has_spread, var, before[1].clamp(min=0)).view(per_channel)
+        out = (x - mean) * torch.rsqrt(var + self.eps)
+        if self.weight is None:
+            return out
+        return out * self.weight.view(per_channel) + self.bias.view(per_channel)
+
+    def _keep(self, after: Statistics) -> None:
+        if self.is_open:
+            self.fresh = after
+
+
+def _is_frozen(norm: _Norm, module: nn.Module) -> bool:
+    """None of its parameters is trained, or it evaluates while the module is in training."""
+    weights = list(norm.parameters())
+    is_fixed = bool(weights) and not any(p.requires_grad for p in weights)
+    return is_fixed or (module.training and not norm.training)
+
+
+def tracking_layers(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The layers whose running statistics are trained, with the beginnings of their names."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, _Norm) and layer.track_running_stats and not _is_frozen(layer, module):
+            yield f"{name}." if name else "", layer
+        elif isinstance(layer, ClientNorm) and not layer.is_frozen:
+            yield f"{name}." if name else "", layer
+
+
+def statistics_of(module: nn.Module) -> Params:
+    """The running statistics that are trained, by name."""
+    return {
+        f"{prefix}{name}": getattr(layer, name)
+        for prefix, layer in tracking_layers(module)
+        for name in Statistics._fields
+    }
+
+
+def norm_names(module: nn.Module) -> frozenset[str]:
+    """The tensors of all layers that normalise, whatever they are called: `Norm` is in the name of
+    their class.
+
+    >>> sorted(norm_names(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))))
+    ['1.bias', '1.weight']
+    """
+    names: set[str] = set()
+    for prefix, layer in module.named_modules():
+        if "norm" in type(layer).__name__.lower():
+            own = [n for n, _ in layer.named_parameters(recurse=False)]
+            own += [n for n, _ in layer.named_buffers(recurse=False)]
+            names |= {f"{prefix}.{n}" if prefix else n for n in own}
+    return frozenset(names)
+
+
+def with_client_norms(module: nn.Module) -> nn.Module:
+    """The module with its batch normalisation exchanged, in place; a lone layer is returned as
+    another."""
+    made = {
+        id(layer): ClientNorm(layer, _is_frozen(layer, module))
+        for layer in module.modules()
+        if isinstance(layer, _Norm)
+    }
+    for layer in list(module.modules()):
+        for child, inner in layer._modules.items():
+            if id(inner) in made:
+                setattr(layer, child, made[id(inner)])
+    return made.get(id(module), module)
