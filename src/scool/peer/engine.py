@@ -67,6 +67,7 @@ class PeerEngine(CommonVerbs):
             ids=mine,
         )
         self.device, self.dtype = self._stack.device, self._stack.dtype
+        self.norms = self._stack.norms
         self.owned = mine.to(self.device)
         self._members = members
         self.sizes, self.val_sizes = (
