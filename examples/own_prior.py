@@ -31,11 +31,12 @@ class Flat(GraphPrior[FlatState]):
         return FlatState(torch.zeros(num_clients, num_clients, dtype=torch.float64))
 
     def e_step(self, state: FlatState, evidence: Evidence) -> FlatState:
-        scores = evidence.log_lik / self.temperature
-        return FlatState(masked_log_softmax(scores, evidence.seen).exp())
+        log_lik, seen = evidence.dense()
+        return FlatState(masked_log_softmax(log_lik / self.temperature, seen).exp())
 
     def elbo(self, state: FlatState, evidence: Evidence) -> Tensor:
-        gain = evidence.log_lik / self.temperature - math.log(len(state.w))
+        log_lik, _ = evidence.dense()
+        gain = log_lik / self.temperature - math.log(len(state.w))
         return (state.w * gain).sum() + categorical_entropy(state.w).sum()
 
 

@@ -26,21 +26,19 @@ Mixes = Literal["updates", "models"]
 Meets = Literal["nobody", "peers", "server"]
 
 
-def keep(x: Tensor) -> Tensor:
-    """Collecting from all clients where one process holds them all: nothing to do."""
-    return x
-
-
 class Evidence(NamedTuple):
-    """What the clients report to the graph after local learning."""
+    """What the clients report to the graph after local learning. All of it is known everywhere but
+    `updates`, which each process has of the clients that it holds."""
 
     log_lik: Matrix  # log P(D_j | theta_i) as it enters the posterior (minus the mean loss)
     seen: Matrix  # bool: the pairs measured this round; all others enter no sum
     uniform: Tensor | float = 0.0  # of the uninformed predictor on D_j (the "uniform" null model)
     updates: Mapping[str, Tensor] | None = None  # theta_i^(t+1/2) - theta^0 of those held here
     owned: Tensor | None = None  # (n,) ids of the clients held here; None: all K
-    gather: Callable[[Tensor], Tensor] = keep  # rows of the clients held here -> rows of all K
-    total: Callable[[Tensor], Tensor] = keep  # sum over all processes
+    reports: Tensor | None = None  # (K, ...) of `Prior.report`; None: the prior has all updates
+    gradient: Params | None = None  # of `Prior.gradient`, summed; None: the prior's own is all
+    round: int = 0
+    seed: int = 0  # of the run: random numbers are a function of it and the round
 
     @property
     def pairs(self) -> Edges:
@@ -49,6 +47,13 @@ class Evidence(NamedTuple):
         if isinstance(self.log_lik, Edges):
             return seen.on(self.log_lik.lookup(seen).double())
         return seen.on(self.log_lik.cpu().double()[seen.i, seen.j])
+
+    def dense(self) -> tuple[Tensor, Tensor]:
+        """`log_lik` (K, K), 0 for pairs that were not measured, and `seen` (K, K), for a prior
+        whose formulas are those of matrices."""
+        pairs = self.pairs
+        seen = pairs.on(torch.ones(pairs.count, dtype=torch.bool), False)
+        return pairs.dense(), seen.dense()
 
 
 MatrixT = TypeVar("MatrixT", Edges, Tensor)
@@ -69,10 +74,25 @@ class Prior(Protocol[S]):
         """Whether a client's own data is gated by w_ii or always counts fully."""
         ...
 
+    @property
+    def reports(self) -> bool:
+        """Whether it asks `report` of the clients before, and `gradient` after, each E-step."""
+        ...
+
     def init(self, num_clients: int, theta0: Params, seed: int) -> S: ...
 
     def e_step(self, state: S, evidence: Evidence) -> S:
         """[E]: w and the other parameters of q."""
+        ...
+
+    def report(self, state: S, updates: Tree) -> Tensor:
+        """(n, ...) what the clients held here tell everybody of their updates, e.g. embeddings;
+        `evidence.reports` (K, ...) is what all of them told."""
+        ...
+
+    def gradient(self, state: S, evidence: Evidence) -> Params:
+        """What the clients held here add to the gradient of parameters that all share;
+        `evidence.gradient` of the M-step is the sum."""
         ...
 
     def m_step(self, state: S, evidence: Evidence) -> S:
@@ -99,8 +119,8 @@ class Prior(Protocol[S]):
 class Trained(NamedTuple):
     """What local learning gives back."""
 
-    theta: Tree  # theta^(t+1/2), a row a client held here, or a pair
-    loss: Tensor  # (K,), or (K, K): mean loss over the local steps; NaN for a client in quarantine
+    theta: Tree  # theta^(t+1/2), a row for each client held here, or for each pair
+    loss: Tensor  # (K,), or of each pair: mean over the local steps; NaN for who is in quarantine
 
 
 class Updates(NamedTuple):
@@ -227,13 +247,14 @@ class Engine(Protocol):
         whose numbers stop being finite keeps the model it came with and goes into quarantine."""
         ...
 
-    def train_at(self, theta: Tree, pairs: Tensor, sgd: LocalSGD, round: int) -> Trained:
+    def train_at(self, theta: Tree, pairs: Matrix, sgd: LocalSGD, round: int) -> Trained:
         """theta_i after the local steps of client j, on that client's data and with its batches of
-        the round, for the pairs (i, j) (K, K) bool: one row a pair of the clients held here, row
-        after row. The models travel there and back. What is not finite stays so, and the losses
-        (K, K), NaN too for pairs not asked for, say where; with a client in quarantine theta_i
-        stays as it is. The rows are lent: the next call that trains, which must not start from
-        them, may overwrite them."""
+        the round, for the pairs (i, j) asked for: one row for each pair of the clients held here,
+        receiver after receiver. The models travel there and back. The losses are those of all
+        pairs, (E,) of edges and (K, K) of a matrix, NaN for pairs not asked for. Models that are
+        not finite are returned as they are, with a loss of NaN; with a client in quarantine
+        theta_i stays as it is. The rows are lent: the next call that trains, which must not start
+        from them, may overwrite them."""
         ...
 
     def products(self, updates: Updates) -> Products:
@@ -268,7 +289,7 @@ class Engine(Protocol):
         elsewhere: client i fetches the models of its peers and keeps the numbers for itself."""
         ...
 
-    def cross_gradient(self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int) -> Tree:
+    def cross_gradient(self, theta: Tree, w: Matrix, sgd: LocalSGD, round: int) -> Tree:
         """sum_j w_ij grad L(batch_j; theta_i) over the nonzero w_ij, each batch the first of client
         j in that round; 0 for a client in quarantine."""
         ...

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from scool.algorithms import DPSGD, FedAvg, LocalOnly, Truth
-from scool.algorithms.shared.participation import participants
+from scool.algorithms.shared.sharing import participants
 from scool.data.arrays import from_arrays
 from scool.errors import ConfigError
 from scool.graph.topology import mixing_matrix

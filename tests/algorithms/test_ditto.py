@@ -5,7 +5,7 @@ import torch
 
 from reference.local_steps import average, local_steps, rows_of, size_of, stacked
 from scool.algorithms import Ditto, FedAvg, LocalOnly
-from scool.algorithms.shared.participation import participants
+from scool.algorithms.shared.sharing import participants
 from scool.data.federation import Federation
 from scool.errors import ConfigError
 from scool.learning.local_sgd import LocalSGD

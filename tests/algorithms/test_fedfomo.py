@@ -6,7 +6,7 @@ import torch
 from reference.judged import inner, loss_on, minus, weighted
 from reference.local_steps import local_steps, size_of, stacked
 from scool.algorithms import FedFomo
-from scool.algorithms.shared.participation import participants
+from scool.algorithms.shared.sharing import participants
 from scool.data.build import with_validation
 from scool.errors import ConfigError, DataError
 from scool.learning.local_sgd import LocalSGD

@@ -7,7 +7,7 @@ import torch
 
 from reference.local_steps import average, local_steps, size_of, stacked
 from scool.algorithms import FedRep
-from scool.algorithms.shared.participation import participants
+from scool.algorithms.shared.sharing import participants
 from scool.errors import ConfigError
 from scool.learning.local_sgd import LocalSGD
 from toys import SIZES, assert_trees_close, classification, start, tanh_net

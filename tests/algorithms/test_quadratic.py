@@ -5,7 +5,7 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor
 
-from scool.algorithms.shared.quadratic import bounded_minimum
+from scool.algorithms.shared.cross_updates import bounded_minimum
 
 
 def problem(batch: int, m: int, dim: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -72,7 +72,7 @@ def test_a_client_tries_so_many_peers_a_round_and_remembers_the_others(prior: An
         expected = torch.where(asked, seen["fresh"], expected)
         torch.testing.assert_close(seen["after"].cross_loss.dense(), expected, equal_nan=True)
         assert int(expected.isfinite().sum()) > (4 if t == 0 else 5) * K
-    assert not bool(log[2]["after"].cross_loss.isfinite().all())  # still not everyone
+    assert not bool(log[2]["after"].cross_loss.dense().isfinite().all())  # still not everyone
 
 
 def test_the_memory_over_rounds_skips_the_rounds_in_which_a_pair_is_not_measured() -> None:
@@ -89,18 +89,18 @@ def test_the_memory_over_rounds_skips_the_rounds_in_which_a_pair_is_not_measured
 def test_what_is_remembered_is_evidence() -> None:
     """Pairs measured before and not now have a weight, and may be kept at the end."""
     log = watched(method(), 5)
-    known = log[3]["after"].cross_loss.isfinite()
+    known = log[3]["after"].cross_loss.dense().isfinite()
     assert bool((known & ~log[3]["asked"]).any())
-    assert torch.equal(log[3]["after"].graph.w > 0, known)
-    best = keep_top(log[3]["after"].graph.w, 4, known)
-    assert torch.equal(log[3]["after"].neighbours, best)
-    stays = torch.equal(log[4]["after"].cross_loss.isfinite(), best)
+    assert torch.equal(log[3]["after"].graph.w.dense() > 0, known)
+    best = keep_top(log[3]["after"].graph.w.dense(), 4, known)
+    assert torch.equal(log[3]["after"].neighbours.dense(), best)
+    stays = torch.equal(log[4]["after"].cross_loss.dense().isfinite(), best)
     assert stays and torch.equal(log[4]["asked"], best)
 
 
 def test_the_choice_is_made_on_fresh_losses_of_the_best_known() -> None:
     log = watched(method(), 4)
-    w = log[3]["before"].graph.w.clone().fill_diagonal_(0)
+    w = log[3]["before"].graph.w.dense().fill_diagonal_(0)
     assert bool((log[3]["asked"] >= keep_top(w, 4, w > 0)).all())
 
 
@@ -111,34 +111,34 @@ def test_the_choice_is_made_on_fresh_losses_of_the_best_known() -> None:
 def test_only_the_best_known_peers_mix_and_the_ledger_counts_by_the_formula(prior: Any) -> None:
     log = watched(method(prior), 6)
     for t, seen in enumerate(log):
-        off = seen["info"]["graph"].clone().fill_diagonal_(0) != 0
+        off = seen["info"]["graph"].dense().fill_diagonal_(0) != 0
         per_client = 4  # four candidates, then floor(12 * 0.4) = 4 peers
         assert off.sum(dim=1).tolist() == [per_client] * K
         messages, size = seen["ledger"].messages, seen["size"]
         assert messages["cross_models"] == messages["cross_losses"] == messages["mix"] == K * 4
         assert seen["ledger"].bytes["cross_models"] == seen["ledger"].bytes["mix"] == K * 4 * size
         if t <= 3:
-            w = seen["after"].graph.w
-            known = seen["after"].cross_loss.isfinite()
+            w = seen["after"].graph.w.dense()
+            known = seen["after"].cross_loss.dense().isfinite()
             assert torch.equal(off, keep_top(w, 4, known).fill_diagonal_(False) & (w > 0))
 
 
 def test_no_more_peers_are_kept_than_tried() -> None:
     log = watched(method(fraction=1.0), 5)
-    assert log[4]["after"].neighbours.sum(dim=1).tolist() == [5] * K  # four and oneself
+    assert log[4]["after"].neighbours.dense().sum(dim=1).tolist() == [5] * K  # four and oneself
 
 
 def test_without_a_choice_the_search_goes_on_until_all_pairs_are_known() -> None:
     log = watched(method(sparsify_round=-1), 12)
-    assert bool(log[-1]["after"].cross_loss.isfinite().all())
-    assert bool(log[-1]["after"].neighbours.all())
+    assert bool(log[-1]["after"].cross_loss.dense().isfinite().all())
+    assert bool(log[-1]["after"].neighbours.dense().all())
     assert log[-1]["ledger"].messages["mix"] == K * 4
 
 
 def test_model_coupling_pulls_partners_only() -> None:
     log = watched(method(model_coupling=0.1), 3)
     for seen in log:
-        off = seen["info"]["graph"].clone().fill_diagonal_(0) != 0
+        off = seen["info"]["graph"].dense().fill_diagonal_(0) != 0
         assert seen["ledger"].messages["mix"] == int(off.sum() + (off | off.T).sum())
 
 
@@ -172,7 +172,7 @@ def test_own_data_asks_nobody() -> None:
 def test_a_fixed_graph_that_shares_data_tries_its_own_edges_first() -> None:
     scool = method(Dirac(topology="group-ring", degree=4), likelihood="shared")
     log = watched(scool, 3)
-    edges = (log[0]["before"].graph.w != 0).fill_diagonal_(False)
+    edges = (log[0]["before"].graph.w.dense() != 0).fill_diagonal_(False)
     assert all(bool((row["asked"] & edges)[i].sum() >= 1) for row in log for i in range(K))
 
 
@@ -186,11 +186,11 @@ def test_a_client_in_quarantine_is_not_tried_and_leaves_the_others_finite(
     state = scool.init(engine, theta0)
     for t in range(6):
         state, info = scool.step(engine, state, t)
-        graph = info["graph"]
+        graph = info["graph"].dense()
         torch.testing.assert_close(graph.sum(dim=1), torch.ones(K).double())
         assert not bool(graph[:, 5][torch.arange(K) != 5].any()) and is_finite(state.theta)
         if t <= 3:
-            known = state.cross_loss.isfinite()
+            known = state.cross_loss.dense().isfinite()
             assert not bool(known[5].any() | known[:, 5].any())
 
 
@@ -200,11 +200,11 @@ def test_a_client_that_breaks_later_is_forgotten() -> None:
     state = scool.init(engine, theta0)
     for t in range(2):
         state, _ = scool.step(engine, state, t)
-    assert bool(state.cross_loss[:, 7].isfinite().sum() > 1)
+    assert bool(state.cross_loss.dense()[:, 7].isfinite().sum() > 1)
     engine.quarantine({7: Reason.read("test")})
     state, info = scool.step(engine, state, 2)
-    assert bool((info["graph"][:, 7] > 0).sum() == 1)  # itself
-    assert float(state.graph.w[:, 7].sum()) == 0
+    assert bool((info["graph"].dense()[:, 7] > 0).sum() == 1)  # itself
+    assert float(state.graph.w.dense()[:, 7].sum()) == 0
 
 
 @pytest.mark.parametrize("prior", PRIORS, ids=lambda prior: type(prior).__name__)
@@ -244,7 +244,7 @@ def test_planted_groups_are_found_as_with_all_pairs(prior: Any) -> None:
         state = algorithm.init(engine, parameters_of(module))
         for t in range(9):
             state, info = algorithm.step(engine, state, t)
-        kept = state.neighbours.clone().fill_diagonal_(False)
+        kept = state.neighbours.dense().fill_diagonal_(False)
         assert float((kept & same).sum() / kept.sum()) > 0.95
-        errors[candidates] = graph_l1(info["graph"], federation.truth)
+        errors[candidates] = graph_l1(info["graph"].dense(), federation.truth)
     assert errors[16] < errors[0] + 0.1

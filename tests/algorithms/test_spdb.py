@@ -8,7 +8,7 @@ import torch
 from reference.judged import weighted
 from reference.local_steps import local_steps, size_of, stacked
 from scool.algorithms import DPSGD, SPDB
-from scool.algorithms.shared.parts import only, split_names
+from scool.algorithms.shared.sharing import only, split_names
 from scool.errors import ConfigError
 from scool.graph.topology import mixing_matrix
 from scool.learning.local_sgd import LocalSGD

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from scool.algorithms import METHODS
-from scool.algorithms.shared.parts import only, split_names
+from scool.algorithms.shared.sharing import only, split_names
 from scool.data.catalogue import DataConfig
 from scool.graph.edges import as_matrix
 from scool.graph.sparsify import num_kept
@@ -54,7 +54,7 @@ class Round:
     @property
     def E(self) -> int:
         """Nonzero weights between different clients."""
-        return pairs(self.info["graph"] != 0)
+        return pairs(as_matrix(self.info["graph"]) != 0)
 
     @property
     def A(self) -> int:
@@ -140,7 +140,7 @@ def clusters(r: Round) -> Cost:
 
 def scool(r: Round) -> Cost:
     """P models and P numbers for the cross losses, K (K - 1) rows of them, E updates."""
-    seen = r.state.cross_loss.isfinite()  # the pairs measured this round
+    seen = as_matrix(r.state.cross_loss).isfinite()  # the pairs measured this round
     P = pairs(seen)
     rows = of(K * (K - 1), 4 * int(seen.sum(dim=1).max()))
     return add(of(P, r.d), of(P, 4), rows, of(r.E, r.d))
@@ -149,7 +149,7 @@ def scool(r: Round) -> Cost:
 def drawn(r: Round) -> Cost:
     """The same; of the losses that are remembered only those of this round's peers travel."""
     graph = as_matrix(r.info["graph"])
-    measured = r.state.cross_loss.where(graph > 0, torch.nan)
+    measured = as_matrix(r.state.cross_loss).where(graph > 0, torch.nan)
     return scool(replace(r, state=r.state._replace(cross_loss=measured)))
 
 

@@ -28,11 +28,12 @@ class SoftLoss(GraphPrior[SoftState]):
         return SoftState(torch.zeros(num_clients, num_clients, dtype=torch.float64))
 
     def e_step(self, state: SoftState, evidence: Evidence) -> SoftState:
-        logits = (evidence.log_lik / self.temperature).masked_fill(~evidence.seen, -torch.inf)
+        log_lik, seen = evidence.dense()
+        logits = (log_lik / self.temperature).masked_fill(~seen, -torch.inf)
         return SoftState(logits.softmax(dim=1))
 
     def elbo(self, state: SoftState, evidence: Evidence) -> Tensor:
-        return (state.w * evidence.log_lik).sum()
+        return (state.w * evidence.dense()[0]).sum()
 
 
 def test_a_prior_of_ones_own_runs_in_scool(tmp_path) -> None:

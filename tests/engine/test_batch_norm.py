@@ -15,7 +15,7 @@ from engine.architectures import ResNet
 from engine.naive import federation_of, naive_training
 from engine.sharded_world import sharded
 from scool.algorithms import METHODS, FedAvg, FedBN, FedPer, LocalOnly, SCooL
-from scool.algorithms.shared.aggregate import mix_updates
+from scool.algorithms.shared.sharing import mix_updates
 from scool.engine.steps import formulation
 from scool.evaluation.accuracy import correct
 from scool.learning.local_sgd import LocalSGD

@@ -13,6 +13,7 @@ from scool.data.build import with_validation
 from scool.engine.local import LocalEngine
 from scool.engine.steps.cpu_images import LARGE
 from scool.errors import ConfigError
+from scool.graph.edges import Edges
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Pull, plan_batches
 from scool.learning.losses import LOSSES
@@ -181,8 +182,11 @@ def test_training_at_a_host_is_the_hosts_own_training(chunk: int, device: str) -
         for n in theta:
             torch.testing.assert_close(rows[n][row], expected.theta[n][j], rtol=0, atol=1e-12)
         torch.testing.assert_close(found.loss[i, j], expected.loss[j])
+    listed = engine.train_at(theta, Edges.of(pairs), PLAIN, 1)
+    assert torch.equal(listed.loss, found.loss[pairs])
+    assert_trees_close(listed.theta, rows, 0.0)
     size = sum(t[0].numel() * 8 for t in theta.values())
-    assert engine.ledger.messages == {"train_at": 10} and engine.ledger.total_bytes == 10 * size
+    assert engine.ledger.messages == {"train_at": 20} and engine.ledger.total_bytes == 20 * size
 
 
 def test_nobody_trains_at_a_client_in_quarantine() -> None:

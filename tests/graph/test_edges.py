@@ -1,5 +1,8 @@
 """A graph as edges against the same graph as a matrix."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -80,14 +83,45 @@ def test_pairs_in_any_order_are_gathered_and_doubles_are_added() -> None:
     assert Edges.gathered(3, i, j).values.tolist() == [True, True]
 
 
-def test_torch_and_people_see_a_matrix() -> None:
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda g: g.sum(dim=1),
+        lambda g: g[2],
+        lambda g: g * 2 + 1,
+        lambda g: 1 - g,
+        lambda g: g > 0.3,
+        lambda g: torch.sigmoid(g),
+        lambda g: torch.ones(5, 5) @ g,
+        lambda g: torch.where(torch.ones(5, 5) > 0, g, 0.0),
+    ],
+)
+def test_edges_are_no_tensor_and_say_how_to_get_one(use) -> None:
+    with pytest.raises(AttributeError, match=r"\.values\).*\.dense\(\)"):
+        use(Edges.of(weights(5, 3, 0.6)))
+
+
+def test_edges_can_be_copied_and_looked_at() -> None:
     w = weights(5, 3, 0.6)
     graph = Edges.of(w)
-    assert torch.equal(graph, w) and torch.equal(graph[2], w[2])
-    assert torch.equal(graph * 2 + 1, w * 2 + 1) and torch.equal(1 - graph, 1 - w)
-    assert torch.equal(torch.where(graph > 0.3, graph, 0.0), torch.where(w > 0.3, w, 0.0))
-    assert graph.shape == w.shape and graph.sum(dim=1).tolist() == w.sum(dim=1).tolist()
-    assert as_matrix(w) is w and not hasattr(graph, "nonsense")
+    assert graph.shape == w.shape and len(graph) == 5 and not hasattr(graph, "nonsense")
+    again = copy.deepcopy(graph)
+    assert torch.equal(again.dense(), w) and again.values is not graph.values
+    assert torch.equal(pickle.loads(pickle.dumps(graph)).dense(), w)
+    assert as_matrix(w) is w and torch.equal(as_matrix(graph), w)
+
+
+def test_a_pair_may_have_a_row_of_numbers() -> None:
+    rows = torch.arange(1.0, 7.0).view(3, 2)
+    i, j = torch.tensor([0, 0, 2]), torch.tensor([1, 2, 0])
+    graph = Edges(3, i, j, rows)
+    cube = graph.dense()
+    assert cube.shape == (3, 3, 2) and torch.equal(cube[0, 2], rows[1])
+    assert torch.equal(Edges.of(cube).values, rows)
+    assert torch.equal(graph.row_sums(), cube.sum(dim=1))
+    assert torch.equal(graph.column_sums(rows), cube.sum(dim=0))
+    everyone = Edges.complete(3)
+    assert torch.equal(graph.lookup(everyone), cube.flatten(0, 1))
 
 
 def test_a_matrix_that_is_too_large_is_refused() -> None:
@@ -142,7 +176,7 @@ def test_a_state_is_the_same_after_a_checkpoint(
             a, b = getattr(state, name), getattr(again, name)
             torch.testing.assert_close(a.dense(), b.dense(), equal_nan=True)
             assert a.fill == b.fill or a.fill != a.fill
-        assert torch.equal(state.graph.w, again.graph.w)
+        assert torch.equal(state.graph.w.dense(), again.graph.w.dense())
         state, _ = scool.step(engine, again, t)
 
 

@@ -1,15 +1,18 @@
 """SCooL-attention: exact posterior, tight bound, gradients, processes, the released program."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 import torch
 
 from reference import attention as reference
-from reference.worlds import noise, planted, rounds
+from reference.worlds import noise, planted, rounds, seen_rounds
 from scool.errors import ConfigError, ScoolError
+from scool.graph.edges import Edges
 from scool.priors import Attention, attention_released, attention_updates
 from scool.priors.attention_released import released_scores, target_rows
-from scool.priors.attention_updates import blocks_of, embedding_gradient, update_log_p
+from scool.priors.attention_updates import embedding_gradient, in_blocks, update_log_p
 from scool.types import Difference
 
 MODES = ["gated", "always", "exclude"]
@@ -31,12 +34,30 @@ def moved(evidence, groups=None, seed=0):
     return evidence._replace(updates={name: update(shape) for name, shape in SHAPES.items()})
 
 
+class Matrices(NamedTuple):
+    columns: torch.Tensor
+    ratio: torch.Tensor
+    own: torch.Tensor
+
+
+def scores_of(prior, evidence):
+    """The scores that the prior reads, as matrices."""
+    edges, ratio, own = prior._scores(evidence)
+    columns = edges.on(torch.ones(edges.count, dtype=torch.bool), False).dense()
+    return Matrices(columns, edges.on(ratio).dense(), own)
+
+
+def targets_of(prior, evidence):
+    scores = prior._scores(evidence)
+    return scores.edges.on(target_rows(scores)).dense()
+
+
 def autograd_objective(prior, state, evidence, phi, target=None):
     u = prior.encoder.embed(phi, evidence.updates, prior._sign)
-    f = (u @ u.T).masked_fill(~prior._scores(evidence).columns, -torch.inf)
-    log_p = f.log_softmax(1)
-    kept = torch.where(prior._scores(evidence).columns, log_p, 0.0)
-    return ((state.w if target is None else target) * kept).sum()
+    columns = scores_of(prior, evidence).columns
+    log_p = (u @ u.T).masked_fill(~columns, -torch.inf).log_softmax(1)
+    kept = torch.where(columns, log_p, 0.0)
+    return ((state.w.dense() if target is None else target) * kept).sum()
 
 
 @pytest.mark.parametrize("compat", ["derived", "released"])
@@ -48,9 +69,9 @@ def test_some_clients_at_a_time_give_the_same(compat, monkeypatch):
     for block in (2**24, 60):  # all seven clients, or two of 28 numbers each
         monkeypatch.setattr(attention_updates, "BLOCK", block)
         results.append(prior.m_step(prior.e_step(prior.init(7, THETA0, 3), evidence), evidence))
-    assert [rows.start for rows, _ in blocks_of(evidence)] == [0, 2, 4, 6]
+    assert [rows.start for rows, _ in in_blocks(evidence.updates)] == [0, 2, 4, 6]
     whole, parts = results
-    torch.testing.assert_close(parts.w, whole.w, rtol=0, atol=1e-12)
+    torch.testing.assert_close(parts.w.values, whole.w.values, rtol=0, atol=1e-12)
     for name, x in whole.phi.items():
         torch.testing.assert_close(parts.phi[name], x, rtol=0, atol=1e-9)
 
@@ -79,7 +100,7 @@ def test_posterior_and_bound_equal_the_loops(mode, T):
     )
     with np.errstate(divide="ignore"):
         w = reference.row_softmax(ratio + np.log(p), columns)
-    np.testing.assert_allclose(state.w, w, atol=1e-9)
+    np.testing.assert_allclose(state.w.dense(), w, atol=1e-9)
     expected = reference.elbo(ratio, columns, own, w, p)
     assert float(prior.elbo(state, evidence)) == pytest.approx(expected, abs=1e-9)
 
@@ -89,12 +110,11 @@ def test_the_bound_is_tight_after_the_e_step(mode):
     evidence = moved(noise(6, 2))
     prior = Attention(mode)
     state = prior.e_step(prior.init(6, THETA0, 0), evidence)
-    scores, log_p = prior._scores(evidence), prior.log_p(state, evidence)
+    scores, log_p = scores_of(prior, evidence), prior.log_p(state, evidence).dense()
     tight = scores.own + (scores.ratio + log_p).logsumexp(1).sum()
     torch.testing.assert_close(prior.elbo(state, evidence), tight, atol=1e-9, rtol=0)
-    other = state._replace(w=torch.where(scores.columns, 1.0, 0.0).double().softmax(1))
-    other = other._replace(w=other.w * scores.columns / (other.w * scores.columns).sum(1, True))
-    assert prior.elbo(other, evidence) < tight
+    even = scores.columns / scores.columns.sum(1, keepdim=True)
+    assert prior.elbo(state._replace(w=Edges.of(even.double())), evidence) < tight
 
 
 def test_uniform_prior_and_constant_likelihood():
@@ -102,15 +122,15 @@ def test_uniform_prior_and_constant_likelihood():
     prior = Attention(temperature=1.7)
     state = prior.init(6, THETA0, 0)
     flat = state._replace(phi={name: torch.zeros_like(x) for name, x in state.phi.items()})
-    w = prior.e_step(flat, evidence).w
+    w = prior.e_step(flat, evidence).w.dense()
     torch.testing.assert_close(w, (evidence.log_lik / 1.7).softmax(1))
     even = evidence._replace(log_lik=torch.full((6, 6), -2.0))
     state = prior.e_step(state, even)
-    p = prior.log_p(state, even).exp()
-    torch.testing.assert_close(state.w, p)
-    hot = Attention(temperature=1e9).e_step(state, evidence).w
+    p = prior.log_p(state, even).dense().exp()
+    torch.testing.assert_close(state.w.dense(), p)
+    hot = Attention(temperature=1e9).e_step(state, evidence).w.dense()
     torch.testing.assert_close(hot, p, atol=1e-6, rtol=0)
-    cold = Attention(temperature=1e-9).e_step(state, evidence).w
+    cold = Attention(temperature=1e-9).e_step(state, evidence).w.dense()
     assert torch.equal(cold.argmax(1), evidence.log_lik.argmax(1)) and cold.max(1)[0].min() > 0.99
 
 
@@ -119,11 +139,12 @@ def test_gradient_in_the_embeddings():
     w = torch.rand(5, 5, dtype=torch.float64).softmax(1)
     f = u @ u.T
     (in_f,) = torch.autograd.grad((w * f.log_softmax(1)).sum(), f)
-    everyone = torch.ones(5, 5, dtype=torch.bool)
+    everyone = Edges.complete(5)
     log_p = update_log_p(u.detach(), everyone)
-    torch.testing.assert_close(in_f, w - log_p.exp())
+    torch.testing.assert_close(in_f, w - everyone.on(log_p.exp()).dense())
     (in_u,) = torch.autograd.grad((w * (u @ u.T).log_softmax(1)).sum(), u)
-    torch.testing.assert_close(in_u, embedding_gradient(w, log_p, u.detach()))
+    found = embedding_gradient(everyone, w.flatten(), log_p, u.detach())
+    torch.testing.assert_close(in_u, found)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -133,10 +154,10 @@ def test_phi_gradient_equals_autograd(mode, target):
     prior = Attention(mode, encoder_target=target)
     state = prior.e_step(prior.init(6, THETA0, 0), evidence)
     phi = {name: x.clone().requires_grad_() for name, x in state.phi.items()}
-    rows = target_rows(prior._scores(evidence)) if target == "likelihood" else None
+    rows = targets_of(prior, evidence) if target == "likelihood" else None
     value = autograd_objective(prior, state, evidence, phi, rows)
     expected = torch.autograd.grad(value, list(phi.values()))
-    got = prior.phi_gradient(state, evidence)
+    got = prior.gradient(state, evidence)
     for name, g in zip(phi, expected, strict=True):
         torch.testing.assert_close(got[name], g)
 
@@ -189,20 +210,17 @@ def test_processes_agree_with_one_process(compat):
     embeddings = prior.encoder.embed(state.phi, evidence.updates, prior._sign)
     partial = []
     for mine in (torch.tensor([0, 3, 4]), torch.tensor([1, 2, 5])):
-
-        def gather(rows, mine=mine):
-            full = embeddings.clone()
-            full[mine] = rows
-            return full
-
         held = {name: x[mine] for name, x in evidence.updates.items()}
-        part = evidence._replace(updates=held, owned=mine, gather=gather)
-        torch.testing.assert_close(prior.e_step(state, part).w, state.w)
-        method = prior.phi_gradient if compat == "derived" else prior._released_gradient
-        partial.append(method(state, part))
-    method = prior.phi_gradient if compat == "derived" else prior._released_gradient
-    for name, g in method(state, evidence).items():
-        torch.testing.assert_close(partial[0][name] + partial[1][name], g)
+        torch.testing.assert_close(prior.report(state, held), embeddings[mine])
+        part = evidence._replace(updates=held, owned=mine, reports=embeddings)
+        torch.testing.assert_close(prior.e_step(state, part).w.values, state.w.values)
+        partial.append(prior.gradient(state, part))
+    summed = {name: partial[0][name] + partial[1][name] for name in partial[0]}
+    for name, g in prior.gradient(state, evidence).items():
+        torch.testing.assert_close(summed[name], g)
+    told = prior.m_step(state, part._replace(gradient=summed))
+    for name, x in whole.phi.items():
+        torch.testing.assert_close(told.phi[name], x)
     assert int(whole.steps) == 1
 
 
@@ -210,7 +228,7 @@ def test_attention_learns_planted_groups():
     evidence, same = planted(20, 4)
     evidence = moved(evidence, groups=4)
     state = rounds(Attention(), evidence, 30, theta0=THETA0)
-    prior_alone = Attention().log_p(state, evidence).exp()
+    prior_alone = Attention().log_p(state, evidence).dense().exp()
     assert prior_alone[same].sum() / 20 > 0.9
 
 
@@ -221,9 +239,9 @@ def test_rows_sum_to_one_or_are_empty(mode, K):
     evidence.seen[0] = False
     prior = Attention(mode)
     state = rounds(prior, evidence, 3, theta0=THETA0)
-    columns = prior._scores(evidence).columns
-    torch.testing.assert_close(state.w.sum(1), columns.any(1).double())
-    assert (state.w[~evidence.seen] == 0).all()
+    columns = scores_of(prior, evidence).columns
+    torch.testing.assert_close(state.w.row_sums(), columns.any(1).double())
+    assert (state.w.dense()[~evidence.seen] == 0).all()
     assert torch.isfinite(prior.elbo(state, evidence))
     assert all(bool(x.isfinite().all()) for x in state.phi.values())
 
@@ -231,7 +249,7 @@ def test_rows_sum_to_one_or_are_empty(mode, K):
 def test_extreme_losses_stay_finite():
     evidence = moved(noise(6, scale=1e4))
     state = rounds(Attention(), evidence, 3, theta0=THETA0)
-    assert bool(state.w.isfinite().all())
+    assert bool(state.w.values.isfinite().all())
     assert all(bool(x.isfinite().all()) for x in state.phi.values())
 
 
@@ -240,14 +258,14 @@ def test_released_dense_rows_are_right_and_sparse_rows_have_the_wrong_sign():
     prior = Attention(temperature=T, compat="released", encoder_out=20)
     dense = moved(noise(8))
     state = prior.e_step(prior.init(8, THETA0, 0), dense)
-    log_p = prior.log_p(state, dense)
+    log_p = prior.log_p(state, dense).dense()
     expected = (dense.log_lik / T + log_p).softmax(1)
-    torch.testing.assert_close(prior.e_step(state, dense).w, expected)
+    torch.testing.assert_close(prior.e_step(state, dense).w.dense(), expected)
     o = (dense.log_lik / T).softmax(1)
-    torch.testing.assert_close(prior.ranking(state, dense), o)
+    torch.testing.assert_close(prior.ranking(state, dense).dense(), o)
     sparse = moved(noise(8, density=0.5))
     scores = prior._scores(sparse)
-    factor = released_scores(scores, T).ratio
+    factor = scores.edges.on(released_scores(scores, T).ratio).dense()
     loss = torch.where(sparse.seen, -sparse.log_lik, 0.0)
     torch.testing.assert_close(factor, loss / loss.sum(1, keepdim=True) / T)
     for i in range(8):
@@ -263,7 +281,7 @@ def test_released_encoder_takes_one_adam_step_a_client_and_averages(monkeypatch,
     options = {"prior_optimizer": "adamw", "prior_lr": 0.2, "prior_betas": (0.9, 0.99)}
     prior = Attention(temperature=2.0, compat="released", **options)
     state = prior.e_step(prior.init(5, THETA0, 0), evidence)
-    o, columns = target_rows(prior._scores(evidence)), evidence.seen
+    o, columns = targets_of(prior, evidence), evidence.seen
     copies = [{k: x.clone().requires_grad_() for k, x in state.phi.items()} for _ in range(5)]
     theirs = [
         torch.optim.AdamW(list(phi.values()), lr=0.2, betas=(0.9, 0.99), weight_decay=0.01)
@@ -288,10 +306,10 @@ def test_released_encoder_takes_one_adam_step_a_client_and_averages(monkeypatch,
 
 def test_a_step_is_a_function_of_state_and_evidence():
     evidence = moved(noise(6))
-    a, b = (rounds(Attention(), evidence, 3, 5, THETA0) for _ in range(2))
+    a, b = (seen_rounds(Attention(), evidence, 3, 5, THETA0) for _ in range(2))
     assert torch.equal(a.w, b.w) and int(a.steps) == 3
     assert all(torch.equal(a.phi[k], b.phi[k]) for k in a.phi)
-    assert not torch.equal(a.w, rounds(Attention(), evidence, 3, 6, THETA0).w)
+    assert not torch.equal(a.w, seen_rounds(Attention(), evidence, 3, 6, THETA0).w)
 
 
 def test_clients_may_be_relabelled():
@@ -302,7 +320,7 @@ def test_clients_may_be_relabelled():
         seen=evidence.seen[order][:, order],
         updates={k: x[order] for k, x in evidence.updates.items()},
     )
-    a, b = (rounds(Attention(), x, 3, theta0=THETA0) for x in (evidence, turned))
+    a, b = (seen_rounds(Attention(), x, 3, theta0=THETA0) for x in (evidence, turned))
     torch.testing.assert_close(b.w, a.w[order][:, order])
 
 

@@ -6,14 +6,17 @@ import math
 import pytest
 import torch
 
+from reference.as_matrices import dense_state
 from reference.sbm_released import two_sweeps
-from reference.worlds import UNIFORM, noise, planted, recovered, rounds
+from reference.worlds import UNIFORM, noise, planted, recovered, rounds, seen_rounds
 from scool.contracts import Evidence
 from scool.errors import ConfigError
 from scool.priors import SBM
+from scool.priors.base import sweep_key
 from scool.priors.sbm_released import _gamma_draws, released_sweeps
 from scool.priors.sbm_updates import update_w
 from scool.priors.seeding import farthest_seeds, similarity
+from scool.randomness import derive
 
 MODES = ["gated", "always", "exclude"]
 
@@ -25,7 +28,7 @@ def off_diagonal(K):
 @pytest.mark.parametrize("seed", range(3))
 def test_planted_groups_are_found_with_fixed_B(seed):
     evidence, same = planted(seed=seed)
-    state = rounds(SBM(sweeps=30, null_loglik=0.0), evidence, 1, seed)
+    state = seen_rounds(SBM(sweeps=30, null_loglik=0.0), evidence, 1, seed)
     assert recovered(state.omega.argmax(1), same)
     assert state.w[same].mean() > 0.6 and state.w[~same].mean() < 0.02
 
@@ -35,27 +38,27 @@ def test_planted_groups_are_found_with_fixed_B(seed):
 @pytest.mark.parametrize("init", ["random", "seeded"])
 def test_planted_groups_are_found_with_learned_B_and_a_null_model(blocks, init, seed):
     evidence, same = planted(seed=seed)
-    state = rounds(SBM(num_blocks=blocks, learn_B=True, init_mode=init), evidence, 5, seed)
+    state = seen_rounds(SBM(num_blocks=blocks, learn_B=True, init_mode=init), evidence, 5, seed)
     assert recovered(state.omega.argmax(1), same)
     assert state.w[same].mean() > 0.95 and state.w[~same].mean() < 0.02
 
 
 def test_learned_B_without_null_model_collapses():
     evidence, _ = planted(30)
-    state = rounds(SBM(learn_B=True, null_loglik=0.0, sweeps=3), evidence, 40)
+    state = seen_rounds(SBM(learn_B=True, null_loglik=0.0, sweeps=3), evidence, 40)
     assert state.w.mean() < 0.05
 
 
 def test_surplus_blocks_empty_against_the_uniform_null_model():
     evidence, same = planted()
-    state = rounds(SBM(num_blocks=10, null_loglik="uniform"), evidence)
+    state = seen_rounds(SBM(num_blocks=10, null_loglik="uniform"), evidence)
     assert recovered(state.omega.argmax(1), same) and state.w[same].mean() > 0.9
 
 
 def test_surplus_blocks_split_groups_without_null_model():
     """Not wished for, but the maximum of the bound: without a null model edges only cost."""
     evidence, same = planted()
-    state = rounds(SBM(num_blocks=10, null_loglik=0.0), evidence)
+    state = seen_rounds(SBM(num_blocks=10, null_loglik=0.0), evidence)
     assert len(state.omega.argmax(1).unique()) == 10
     assert state.w[same].mean() > 20 * state.w[~same].mean()
 
@@ -83,11 +86,12 @@ def test_unseen_pairs_enter_nothing(mode):
     evidence = noise(10, 2, density=0.6)
     other = evidence._replace(log_lik=torch.where(evidence.seen, evidence.log_lik, -77.0))
     prior = SBM(3, mode, learn_B=True, learn_alpha=True)
-    a, b = rounds(prior, evidence, 3), rounds(prior, other, 3)
+    bounds = [prior.elbo(rounds(prior, x, 3), x) for x in (evidence, other)]
+    a, b = seen_rounds(prior, evidence, 3), seen_rounds(prior, other, 3)
     for x, y in zip(a, b, strict=True):
         assert torch.equal(x, y) and bool(torch.isfinite(x).all())
     assert (a.w[~evidence.seen] == 0).all()
-    assert torch.equal(prior.elbo(a, evidence), prior.elbo(b, other))
+    assert torch.equal(*bounds)
     diagonal = a.w.diagonal()[evidence.seen.diagonal()]
     assert bool((diagonal > 0).all()) if mode == "gated" else bool((diagonal == 0).all())
 
@@ -98,55 +102,56 @@ def test_small_federations_and_many_blocks(mode, K, M):
     evidence = noise(K, 3)
     prior = SBM(M, mode, learn_B=True, learn_alpha=True, restarts=2)
     state = rounds(prior, evidence, 3)
-    assert all(bool(torch.isfinite(x).all()) for x in state)
+    assert all(bool(torch.isfinite(x).all()) for x in dense_state(state))
     torch.testing.assert_close(state.omega.sum(1), torch.ones(K, dtype=torch.float64))
     assert torch.isfinite(prior.elbo(state, evidence))
 
 
 def test_nothing_seen_gives_no_edges():
     evidence = noise(5)._replace(seen=torch.zeros(5, 5, dtype=torch.bool))
-    state = rounds(SBM(2, learn_B=True), evidence, 2)
+    state = seen_rounds(SBM(2, learn_B=True), evidence, 2)
     assert (state.w == 0).all() and bool(torch.isfinite(state.omega).all())
 
 
 @pytest.mark.parametrize("T", [1.0, 2.5])
 def test_one_block_is_a_sigmoid(T):
     evidence = noise(7)
-    state = rounds(SBM(1, temperature=T, b_in=0.5, null_loglik=0.0), evidence, 1)
-    torch.testing.assert_close(state.w.dense(), torch.sigmoid(evidence.log_lik / T))
-    learned = rounds(
+    state = seen_rounds(SBM(1, temperature=T, b_in=0.5, null_loglik=0.0), evidence, 1)
+    torch.testing.assert_close(state.w, torch.sigmoid(evidence.log_lik / T))
+    learned = seen_rounds(
         SBM(1, b_in=0.3, learn_B=True, pseudo_count=0.0, null_loglik="uniform"), evidence, 1
     )
     logit = math.log(0.3 / 0.7)
-    torch.testing.assert_close(learned.w.dense(), torch.sigmoid(evidence.log_lik - UNIFORM + logit))
+    torch.testing.assert_close(learned.w, torch.sigmoid(evidence.log_lik - UNIFORM + logit))
     torch.testing.assert_close(learned.B[0, 0], learned.w.mean())
 
 
 def test_temperature_limits_and_modes():
     evidence = noise(7)
-    soft = rounds(SBM(3, temperature=1e9), evidence, 1).w.dense()
+    soft = seen_rounds(SBM(3, temperature=1e9), evidence, 1).w
     torch.testing.assert_close(soft, torch.full_like(soft, 0.5))
-    hard = rounds(SBM(3, temperature=1e-9), evidence, 1).w
+    hard = seen_rounds(SBM(3, temperature=1e-9), evidence, 1).w
     assert bool(((hard < 1e-9) | (hard > 1 - 1e-9)).all())
     entropy, likelihood = (
-        rounds(SBM(3, temperature_mode=mode), evidence, 2) for mode in ("entropy", "likelihood")
+        seen_rounds(SBM(3, temperature_mode=mode), evidence, 2)
+        for mode in ("entropy", "likelihood")
     )
     assert torch.equal(entropy.w, likelihood.w)
-    differs = rounds(SBM(3, temperature=2.0, temperature_mode="likelihood"), evidence, 1).w
-    assert not torch.allclose(differs, rounds(SBM(3, temperature=2.0), evidence, 1).w)
+    differs = seen_rounds(SBM(3, temperature=2.0, temperature_mode="likelihood"), evidence, 1).w
+    assert not torch.allclose(differs, seen_rounds(SBM(3, temperature=2.0), evidence, 1).w)
 
 
 def test_null_models():
     evidence = noise(6)
     per_client = tuple(float(x) for x in torch.linspace(-2, 0, 6))
-    w = rounds(SBM(1, b_in=0.5, null_loglik=per_client), evidence, 1).w.dense()
+    w = seen_rounds(SBM(1, b_in=0.5, null_loglik=per_client), evidence, 1).w
     torch.testing.assert_close(w, torch.sigmoid(evidence.log_lik - torch.tensor(per_client)))
-    named = rounds(SBM(2, null_loglik="uniform"), evidence, 1).w
-    assert torch.equal(named, rounds(SBM(2, null_loglik=UNIFORM), evidence, 1).w)
+    named = seen_rounds(SBM(2, null_loglik="uniform"), evidence, 1).w
+    assert torch.equal(named, seen_rounds(SBM(2, null_loglik=UNIFORM), evidence, 1).w)
     for learned, same_as in ((True, UNIFORM), (False, 0.0)):
-        auto = rounds(SBM(2, null_loglik="auto", learn_B=learned), evidence, 2).w
+        auto = seen_rounds(SBM(2, null_loglik="auto", learn_B=learned), evidence, 2).w
         assert torch.equal(
-            auto, rounds(SBM(2, null_loglik=same_as, learn_B=learned), evidence, 2).w
+            auto, seen_rounds(SBM(2, null_loglik=same_as, learn_B=learned), evidence, 2).w
         )
 
 
@@ -157,7 +162,7 @@ def test_extreme_numbers_stay_finite():
     evidence = Evidence(log_lik, torch.ones(K, K, dtype=torch.bool), UNIFORM)
     prior = SBM(4, b_in=1 - 1e-6, b_out=1e-6, sweeps=2, learn_B=True, learn_alpha=True)
     state = rounds(prior, evidence, 1)
-    assert all(bool(torch.isfinite(x).all()) for x in state)
+    assert all(bool(torch.isfinite(x).all()) for x in dense_state(state))
     torch.testing.assert_close(state.omega.sum(1), torch.ones(K, dtype=torch.float64))
     assert torch.isfinite(prior.elbo(state, evidence)) and state.w.dtype == torch.float64
 
@@ -165,23 +170,29 @@ def test_extreme_numbers_stay_finite():
 def test_a_step_is_a_function_of_state_and_evidence():
     evidence = noise(12, density=0.9)
     prior = SBM(4, init_mode="random", restarts=2)
-    first = prior.e_step(prior.init(12, {}, 7), evidence)
-    again = prior.e_step(prior.init(12, {}, 7), evidence)
-    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
-    second = prior.e_step(first, evidence)
-    assert first.key != second.key and bool(first.started)
-    assert first.key != prior.init(12, {}, 7).key and first.key.dtype == torch.int64
-    other = prior.e_step(prior.init(12, {}, 8), evidence)
-    assert not torch.equal(first.omega, other.omega)
+    evidence, start = evidence._replace(seed=7, round=3), prior.init(12, {}, 7)
+    first, again = (dense_state(prior.e_step(start, evidence)) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True)) and first.started
+    for other in (evidence._replace(seed=8), evidence._replace(round=4)):
+        assert not torch.equal(first.omega, prior.e_step(start, other).omega)
+
+
+def test_the_key_of_a_round_is_the_same_for_who_missed_the_rounds_before():
+    chain = [derive(7, "sbm")]
+    for _ in range(600):
+        chain.append(derive(chain[-1], "next"))
+    sweep_key.cache_clear()
+    assert sweep_key(7, "sbm", 600) == chain[600]  # at once, without the others
+    assert all(sweep_key(7, "sbm", t) == chain[t] for t in (0, 1, 2, 255, 256, 257, 512, 513))
 
 
 def test_the_input_is_left_alone():
     evidence = noise(6)
     prior = SBM(2, learn_B=True)
     state = prior.init(6, {}, 0)
-    before = [x.clone() for x in state]
+    before = [x.clone() for x in dense_state(state)]
     prior.m_step(prior.e_step(state, evidence), evidence)
-    assert all(torch.equal(a, b) for a, b in zip(before, state, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before, dense_state(state), strict=True))
 
 
 def test_restarts_keep_the_best_bound():
@@ -235,7 +246,7 @@ def test_released_weights_are_a_sigmoid_of_the_loss():
     assert (log_w.exp() - plain).abs().mean() < 2e-3
     assert omega.sum(1).max() < 0.9  # the normaliser has swallowed the block prior
     right = SBM(2, temperature=T, sweeps=2, init_mode="random")
-    corrected = right.e_step(right.init(100, {}, 0), evidence).w
+    corrected = right.e_step(right.init(100, {}, 0), evidence).w.dense()
     assert (corrected - plain).abs().mean() > 0.03
 
 
@@ -264,12 +275,13 @@ def test_released_rows_are_normalised_over_the_neighbours():
     evidence.seen[0] = False
     prior = SBM(2, compat="released")
     state = prior.init(12, {}, 0)
-    first = prior.e_step(state, evidence)
+    first = dense_state(prior.e_step(state, evidence))
     rows = evidence.seen.any(1).double()
     torch.testing.assert_close(first.w.sum(1), rows)
     assert (first.w[~evidence.seen] == 0).all() and (first.w[0] == 0).all()
-    assert torch.equal(prior.e_step(state, evidence).w, first.w)
-    assert not torch.equal(prior.e_step(first, evidence).w, first.w)  # a new draw every round
+    assert torch.equal(prior.e_step(state, evidence).w.dense(), first.w)
+    later = prior.e_step(state, evidence._replace(round=1)).w.dense()
+    assert not torch.equal(later, first.w)  # a new draw in every round
 
 
 @pytest.mark.parametrize("strangers", [0, 1])
@@ -283,7 +295,7 @@ def test_released_rows_that_underflow_are_the_limit_of_the_formula(strangers):
     gap = torch.tensor([[0.0, 0.7], [-0.4, 0.0]]).double()
     for depth in (100.0, 800.0, 5000.0):  # the first does not underflow
         log_lik[:2, :2] = gap - depth
-        w = prior.e_step(prior.init(K, {}, 0), Evidence(log_lik, met)).w
+        w = prior.e_step(prior.init(K, {}, 0), Evidence(log_lik, met)).w.dense()
         torch.testing.assert_close(w[:2, :2], gap.softmax(1))
         assert (w[~met] == 0).all() and bool(w.isfinite().all())
 

@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from reference.as_matrices import dense_state
 from scool.contracts import Evidence
 
 UNIFORM = -math.log(10)
@@ -37,6 +38,12 @@ def recovered(blocks, same):
 def rounds(prior, evidence, count=5, seed=0, theta0=None):
     """State after `count` rounds of E-step and M-step on the same evidence."""
     state = prior.init(len(evidence.seen), theta0 or {}, seed)
-    for _ in range(count):
+    for t in range(count):
+        evidence = evidence._replace(round=t, seed=seed)
         state = prior.m_step(prior.e_step(state, evidence), evidence)
     return state
+
+
+def seen_rounds(*args, **options):
+    """The same with matrices for edges, to look at."""
+    return dense_state(rounds(*args, **options))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self, final
 import torch
 from torch import Tensor
 
-from scool.algorithms.shared.aggregate import per_client
+from scool.algorithms.shared.sharing import per_client
 from scool.contracts import Engine, Method
 from scool.errors import require
 from scool.learning.losses import own_loss

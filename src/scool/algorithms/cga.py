@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from scool.algorithms.shared.cross_updates import CrossUpdates
-from scool.algorithms.shared.exchange import choose
+from scool.algorithms.shared.sharing import choose
 from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
-from scool.graph.normalise import without
+from scool.graph.edges import Edges
+from scool.graph.normalise import edges_without
 from scool.graph.topology import check_topology, matrix_of
 from scool.learning.local_sgd import LocalSGD
 from scool.types import Info, Params, Tree, flat
@@ -20,7 +21,7 @@ EXPLODED = 1000  # a loss so many times that of the uninformed predictor does no
 
 class CGAState(NamedTuple):
     theta: Tree
-    w: Tensor  # (K, K) pi, symmetric, doubly stochastic
+    w: Edges  # pi, symmetric, doubly stochastic
     velocity: Tree  # empty without momentum
     diverged: Tensor  # (K,) bool: these clients have stopped
 
@@ -74,19 +75,19 @@ class CGA(Method[CGAState]):
 
     def init(self, engine: Engine, theta0: Params) -> CGAState:
         k, theta = engine.num_clients, engine.replicate(theta0)
-        w = matrix_of(self, k, engine.seed)
+        w = Edges.of(matrix_of(self, k, engine.seed))
         velocity = {n: torch.zeros_like(t) for n, t in theta.items()} if self.beta else {}
         return CGAState(theta, w, velocity, torch.zeros(k, dtype=torch.bool))
 
     def step(self, engine: Engine, state: CGAState, round: int) -> tuple[CGAState, Info]:
         theta, goes = state.theta, engine.active & ~state.diverged
-        joined = (state.w != 0) | torch.eye(engine.num_clients, dtype=torch.bool)
-        pairs = joined & goes[:, None] & goes
+        joined = state.w.on(torch.ones(state.w.count, dtype=torch.bool), False)
+        pairs = joined.updated(Edges.loops(len(goes), goes)).among(goes)
         found = engine.train_at(theta, pairs, self.sgd, round)
-        loss = found.loss.diagonal()
+        loss = pairs.on(found.loss, torch.nan).loop_values()
         worst = EXPLODED * max(1.0, -engine.uniform_log_lik)
         goes = goes & (loss < worst)  # NaN is not
-        w = without(state.w, goes)
+        w = edges_without(state.w, goes)
         g = CrossUpdates(engine, w, pairs, theta, found).combine(self.variant, self.margin)
         mixed = engine.mix(w, theta, via="held")
         velocity, move = self._momentum(state.velocity, g)

@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
-from scool.algorithms.shared.participation import check_participation, participants
-from scool.algorithms.shared.proximal import check_pull
-from scool.algorithms.shared.server import server_average
+from scool.algorithms.shared.checks import check_pull
+from scool.algorithms.shared.sharing import check_participation, participants, server_average
 from scool.contracts import Engine, Method
 from scool.errors import check_fields
 from scool.learning.local_sgd import LocalSGD, Pull

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple, Self, final
 
 from torch import Tensor
 
-from scool.algorithms.shared.aggregate import mix_and_move
+from scool.algorithms.shared.sharing import mix_and_move
 from scool.contracts import Engine, Method
 from scool.errors import ConfigError, check_fields, require
 from scool.graph.matrix_file import read_matrix

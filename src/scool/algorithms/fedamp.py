@@ -6,7 +6,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from scool.algorithms.shared.proximal import check_pull
+from scool.algorithms.shared.checks import check_pull
 from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
 from scool.learning.local_sgd import LocalSGD, Pull

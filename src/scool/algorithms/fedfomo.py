@@ -6,9 +6,8 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from scool.algorithms.shared.exchange import choose
-from scool.algorithms.shared.judging import WHOLE, check_validation, require_validation
-from scool.algorithms.shared.participation import check_participation, participants
+from scool.algorithms.shared.checks import WHOLE, check_validation, require_validation
+from scool.algorithms.shared.sharing import check_participation, choose, participants
 from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
 from scool.graph.normalise import normalise_rows

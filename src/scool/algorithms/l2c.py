@@ -6,8 +6,7 @@ from typing import Literal, NamedTuple, final
 import torch
 from torch import Tensor
 
-from scool.algorithms.shared.aggregate import mix_updates
-from scool.algorithms.shared.judging import check_validation, require_validation
+from scool.algorithms.shared.checks import check_validation, require_validation
 from scool.algorithms.shared.learned_weights import (
     best_neighbours,
     check_learning,
@@ -15,6 +14,7 @@ from scool.algorithms.shared.learned_weights import (
     score_gradient,
     softmax_rows,
 )
+from scool.algorithms.shared.sharing import mix_updates
 from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
 from scool.learning.local_sgd import LocalSGD

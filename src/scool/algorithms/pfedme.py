@@ -6,9 +6,8 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from scool.algorithms.shared.participation import check_participation, participants
-from scool.algorithms.shared.proximal import check_pull
-from scool.algorithms.shared.server import server_average
+from scool.algorithms.shared.checks import check_pull
+from scool.algorithms.shared.sharing import check_participation, participants, server_average
 from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
 from scool.learning.local_sgd import LocalSGD, Pull

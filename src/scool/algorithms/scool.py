@@ -6,22 +6,30 @@ from typing import Any, Literal, NamedTuple, cast, final
 import torch
 from torch import Tensor
 
-from scool.algorithms.shared.aggregate import mix_and_move, mix_updates, per_client
-from scool.algorithms.shared.exchange import choose
-from scool.algorithms.shared.parts import only, split_names
-from scool.algorithms.shared.scool_checks import check_options, verbs_of
+from scool.algorithms.shared.scool_options import (
+    add_prior,
+    check_options,
+    exact_step,
+    laplacian,
+    log_likelihoods,
+    own_data_step,
+    verbs_of,
+)
+from scool.algorithms.shared.sharing import mix_updates, only, split_names
 from scool.contracts import Engine, Evidence, Method, Prior
 from scool.graph.candidates import choose_candidates, num_candidates
-from scool.graph.edges import Edges, Matrix, values_at
+from scool.graph.edges import Edges, values_at
 from scool.graph.normalise import Mixing, Weighting, mixing_weights
 from scool.graph.sparsify import draw_peers, keep_best, num_kept
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
 from scool.models.norms import is_statistic
 from scool.priors import SBM, AnyPrior, Dirac
-from scool.priors.checks import check_posterior
+from scool.priors.base import check_posterior
 from scool.randomness import derive
 from scool.types import Difference, Info, Params, Tree
+
+AGAIN = 3  # rounds between choices after somebody came back: its model has to catch up
 
 
 class SCooLState(NamedTuple):
@@ -128,29 +136,20 @@ class SCooL(Method[SCooLState]):
         """The verbs that these options need."""
         return verbs_of(self)
 
-    def _shared(self, engine: Engine, tree: Tree) -> Tree:
-        """What may be mixed, of a model or of many."""
+    def shared(self, engine: Engine, tree: Tree) -> Tree:
+        """The tensors that may be mixed, of a model or of many."""
         return only(tree, split_names(tree, self.personal, engine.norms).shared)
 
-    def _learned(self, engine: Engine, tree: Tree) -> Tree:
-        """What may be mixed and is moved by gradients: all that priors look at."""
-        return {n: t for n, t in self._shared(engine, tree).items() if not is_statistic(n)}
-
-    def _candidates(self, engine: Engine, round: int) -> int:
-        """Peers that a client tries; 0: all that are left."""
-        is_sparse = self._is_sparse(round)
-        return 0 if is_sparse else num_candidates(engine.num_clients, self.candidates)
-
-    def _is_sparse(self, round: int) -> bool:
-        """Whether clients only meet the peers they have chosen."""
-        return 0 <= self.sparsify_round < round
+    def learned(self, engine: Engine, tree: Tree) -> Tree:
+        """Those of them that gradients move, which is all that priors look at."""
+        return {n: t for n, t in self.shared(engine, tree).items() if not is_statistic(n)}
 
     def init(self, engine: Engine, theta0: Params) -> SCooLState:
         k = engine.num_clients
         return SCooLState(
             theta=engine.replicate(theta0),
             theta0=theta0,
-            graph=self._prior.init(k, self._learned(engine, theta0), engine.seed),
+            graph=self._prior.init(k, self.learned(engine, theta0), engine.seed),
             neighbours=Edges.none(k, True),
             cross_loss=Edges.none(k, torch.nan),
         )
@@ -159,19 +158,23 @@ class SCooL(Method[SCooLState]):
         """The algorithm box of the paper, one line a step."""
         half, loss = engine.train(state.theta, self.sgd, round)  # local learning
         if not self.shares_data:
-            return self._own_data_step(engine, state, half, loss, round)
-        state, evidence = self._cross_losses(engine, state, half, round)  # log P(D_j | theta_i)
+            return own_data_step(self, engine, state, half, loss, round)
+        state = state._replace(cross_loss=self._cross_losses(engine, state, half, round))
+        evidence = self._evidence(engine, state, half, round)  # log P(D_j | theta_i)
         graph = self._prior.e_step(state.graph, evidence)  # [E]
         check_posterior(self.prior, graph, evidence)
         w = evidence.pairs.on(values_at(graph.w, evidence.pairs))
         partners = self._partners(engine, state, w, round)
         weights, fallback = self._weights(partners, round)
         theta = self._models(engine, state, half, weights, round)  # [M], theta
-        pulls = self._pulls(engine, state, graph, evidence, partners)
-        theta = self._add_prior(engine, state, theta, pulls, round)
-        neighbours = self._neighbours(engine, state, graph, w, evidence, round)
+        pulls = laplacian(self, engine, self.learned(engine, state.theta), partners)
+        if (pull := self._prior.pull(graph, evidence)) is not None:
+            pulls = [pull, *pulls]
+        theta = add_prior(self, engine, state.theta, theta, pulls, round)
+        rank = w.on(values_at(self._prior.ranking(graph, evidence), w))
+        neighbours = self._neighbours(engine, state.neighbours, w, rank, round)
         elbo = self._prior.elbo(graph, evidence)
-        graph = self._prior.m_step(graph, evidence)  # [M], alpha, B, phi
+        graph = self._m_step(engine, graph, evidence)  # [M], alpha, B, phi
         info = {
             "train_loss": loss,
             "graph": weights,
@@ -182,24 +185,9 @@ class SCooL(Method[SCooLState]):
         }
         return state._replace(theta=theta, graph=graph, neighbours=neighbours), info
 
-    def _own_data_step(
-        self, engine: Engine, state: SCooLState, half: Tree, loss: Tensor, round: int
-    ) -> tuple[SCooLState, Info]:
-        """Case 1.1: peers' data enter nowhere and nobody is asked. With a prior of type 2.2 or 2.3
-        the graph sums out and local learning remains; Dirac's couples the models."""
-        graph: Matrix = Edges.loops(engine.num_clients, torch.ones_like(engine.active))
-        graph, theta = graph.on(torch.ones(graph.count, dtype=torch.float64)), half
-        if self.prior.mixes == "models":
-            graph, shared = state.graph.w, self._shared(engine, state.theta)
-            theta = half | mix_and_move(engine, graph, shared, half)
-        theta = self._add_prior(engine, state, theta, [], round)
-        return state._replace(theta=theta), {"train_loss": loss, "graph": graph}
-
-    def _cross_losses(
-        self, engine: Engine, state: SCooLState, half: Tree, round: int
-    ) -> tuple[SCooLState, Evidence]:
-        """L_ij of the pairs still in the graph, as evidence for it. Candidates and drawn peers come
-        and go: a pair that is not measured this time keeps its last loss."""
+    def _cross_losses(self, engine: Engine, state: SCooLState, half: Tree, round: int) -> Edges:
+        """L_ij of the pairs still in the graph. Candidates and drawn peers come and go: a pair that
+        is not measured this time keeps its last loss."""
         pairs = self._pairs(engine, state, round)
         loss = engine.cross_loss(half, pairs, self.draw, round)
         before = state.cross_loss.lookup(loss)
@@ -207,21 +195,29 @@ class SCooL(Method[SCooLState]):
         mean = before.where(before.isfinite(), 0.0) * memory + (1 - memory) * loss.values
         loss = loss.on(mean, torch.nan)
         if self._candidates(engine, round) or self.peers == "drawn":
-            loss = state.cross_loss.updated(loss)
-        shared = self._learned(engine, half)
-        samples = engine.sizes.double() if self.likelihood_reduction == "sum" else None
-        seen = loss.take(loss.values.isfinite()).among(engine.active)
-        total = seen.values if samples is None else seen.values * samples[seen.j]
-        evidence = Evidence(
-            log_lik=seen.on(-total - self._model_distance(engine, shared, seen)),
-            seen=seen.on(torch.ones(seen.count, dtype=torch.bool), False),
-            uniform=engine.uniform_log_lik * (1.0 if samples is None else samples),
-            updates=Difference(shared, state.theta0),
-            owned=engine.owned,
-            gather=engine.gather,
-            total=engine.total,
-        )
-        return state._replace(cross_loss=loss), evidence
+            return state.cross_loss.updated(loss)
+        return loss
+
+    def _evidence(self, engine: Engine, state: SCooLState, half: Tree, round: int) -> Evidence:
+        """What is known of the pairs, and what the clients report of their updates where the prior
+        asks for it."""
+        loss, shared = state.cross_loss, self.learned(engine, half)
+        loss = loss.take(loss.values.isfinite()).among(engine.active)
+        log_lik, uniform = log_likelihoods(self, engine, shared, loss)
+        updates, reports = Difference(shared, state.theta0), None
+        if self._reports:
+            reports = engine.gather(self._prior.report(state.graph, updates))
+        seen = loss.on(torch.ones(loss.count, dtype=torch.bool), False)
+        known = Evidence(log_lik, seen, uniform, updates, engine.owned, reports)
+        return known._replace(round=round, seed=engine.seed)
+
+    def _m_step(self, engine: Engine, graph: Any, evidence: Evidence) -> Any:
+        """[M] of the prior, with its gradient over all clients where it asks for it."""
+        if self._reports:
+            gradient = self._prior.gradient(graph, evidence)
+            summed = {name: engine.total(g) for name, g in gradient.items()}
+            evidence = evidence._replace(gradient=summed)
+        return self._prior.m_step(graph, evidence)
 
     def _pairs(self, engine: Engine, state: SCooLState, round: int) -> Edges:
         """The pairs that are measured. One's own model on one's own data costs nothing."""
@@ -232,21 +228,11 @@ class SCooL(Method[SCooLState]):
                 return Edges.complete(len(active), active)
             met = state.neighbours.among(active)
             return met.updated(own) if self.keep_self else met
-        return choose_candidates(
-            Edges.of(state.graph.w),
-            state.cross_loss.take(state.cross_loss.values.isfinite()),
-            active,
-            count,
-            seed=engine.seed,
-            round=round,
-            is_last=round == self.sparsify_round,
-        ).updated(own)
-
-    def _model_distance(self, engine: Engine, half: Tree, pairs: Edges) -> Tensor | float:
-        """Case 1.2 x 2.1: the Laplacian prior's part of the edge logit."""
-        if not self.model_coupling:
-            return 0.0
-        return 0.25 * self.model_coupling * engine.squared_distances(half)[pairs.i, pairs.j]
+        w, tried = Edges.of(state.graph.w), state.cross_loss
+        tried = tried.take(tried.values.isfinite())
+        last, seed = round == self.sparsify_round, engine.seed
+        chosen = choose_candidates(w, tried, active, count, seed=seed, round=round, is_last=last)
+        return chosen.updated(own)
 
     def _partners(self, engine: Engine, state: SCooLState, w: Edges, round: int) -> Edges:
         """The weights of those whose updates a client may take. Of the pairs that candidates have
@@ -270,76 +256,60 @@ class SCooL(Method[SCooLState]):
         $\theta_i^{t+1} = \sum_j \hat w_{ij} \theta_j^{t+1/2}$: the same as long as neighbours hold
         equal models, and what brings them together where they do not. Personal tensors stay those
         of $\theta_i^{t+1/2}$; with exact gradients running statistics do, too."""
-        shared = self._shared(engine, state.theta)
+        shared = self.shared(engine, state.theta)
         if self.cross_gradient == "exact":
-            shared = self._learned(engine, state.theta)
-            step = engine.cross_gradient(state.theta, weights.dense(), self.sgd, round)
-            decay = self.sgd.weight_decay * weights.row_sums()[engine.owned.cpu()]
-            return half | {
-                n: t - self.sgd.rate(round) * (step[n] + per_client(decay, t) * t)
-                for n, t in shared.items()
-            }
+            return half | exact_step(self, engine, shared, weights, round)
         if self.aggregate == "models":
-            return half | engine.mix(weights, self._shared(engine, half))
-        mixed = mix_updates(engine, weights, shared, self._shared(engine, half))
+            return half | engine.mix(weights, self.shared(engine, half))
+        mixed = mix_updates(engine, weights, shared, self.shared(engine, half))
         if self.prior.mixes == "models":
             models = engine.mix(state.graph.w, shared)
-            learned = self._learned(engine, shared)
+            learned = self.learned(engine, shared)
             mixed |= {n: models[n] + mixed[n] - t for n, t in learned.items()}
         return half | mixed
 
     def _neighbours(
-        self,
-        engine: Engine,
-        state: SCooLState,
-        graph: Any,
-        w: Edges,
-        evidence: Evidence,
-        round: int,
+        self, engine: Engine, before: Edges, w: Edges, rank: Edges, round: int
     ) -> Edges:
         """N_i: everyone, until each client chooses its best peers once and for all, or from then on
-        draws others for every round."""
+        draws others for every round. Clients whose rows `admit` opened choose again in the next
+        round that `AGAIN` divides."""
         count = num_kept(engine.num_clients, self.fraction)
         count = min(count, num_candidates(engine.num_clients, self.candidates) or count)
         if self.peers == "drawn" and self._is_sparse(round + 1):
-            key = derive(engine.seed, "peers", round)
-            return draw_peers(w, count, key, self.keep_self)
-        if round != self.sparsify_round:
-            return state.neighbours
-        rank = values_at(self._prior.ranking(graph, evidence), w)
-        return keep_best(w.on(rank), count, self.keep_self)
+            return draw_peers(w, count, derive(engine.seed, "peers", round), self.keep_self)
+        if round == self.sparsify_round:
+            return keep_best(rank, count, self.keep_self)
+        if not self._is_sparse(round) or round % AGAIN:
+            return before
+        opened = (before.degrees > count + self.keep_self) & engine.active
+        best = keep_best(rank, count, self.keep_self)
+        return before.take(~opened[before.i]).updated(best.take(opened[best.i]))
 
-    def _pulls(
-        self, engine: Engine, state: SCooLState, graph: Any, evidence: Evidence, partners: Edges
-    ) -> list[Tree]:
-        """What the graph adds to the prior's gradient: P(Y | theta), and the Laplacian of 2.1."""
-        pull = self._prior.pull(graph, evidence)
-        pulls = [] if pull is None else [pull]
-        if self.model_coupling:
-            pulls.append(self._laplacian(engine, self._learned(engine, state.theta), partners))
-        return pulls
+    def admit(self, state: SCooLState, clients: Tensor) -> SCooLState:
+        """Who comes back was measured by nobody, and would be nobody's neighbour for ever. Opens
+        the row and the column of these clients (of many clients, for some of them): the pairs are
+        measured from the next round on, and enter the next choice of peers."""
+        known = state.neighbours
+        if known.fill:
+            return state  # everyone meets everyone
+        k, ids = len(known), clients.nonzero()[:, 0]
+        stride = max(1, k // (num_candidates(k, self.candidates) or k))
+        others = (ids[:, None] + torch.arange(0, k, stride)) % k
+        one, two = ids.repeat_interleave(others.shape[1]), others.flatten()
+        opened = Edges.gathered(k, torch.cat([one, two]), torch.cat([two, one]))
+        return state._replace(neighbours=known.updated(opened))
 
-    def _add_prior(
-        self, engine: Engine, state: SCooLState, theta: Tree, pulls: list[Tree], round: int
-    ) -> Tree:
-        r"""$\theta_i \leftarrow \theta_i - \eta S G_i$ with the gradient of the prior at
-        $\theta^t$: $\lambda \theta_i$ of the Gaussian and the pulls of the graph. A client in
-        quarantine keeps the model it came with."""
-        if self.model_precision:
-            learned = {n: t for n, t in state.theta.items() if not is_statistic(n)}
-            pulls = [{n: self.model_precision * t for n, t in learned.items()}, *pulls]
-        steps = self.sgd.steps_per_round(engine.sizes) * engine.active
-        length = self.sgd.rate(round) * steps[engine.owned.cpu()]
-        for pull in pulls:
-            theta = theta | {n: theta[n] - per_client(length, g) * g for n, g in pull.items()}
-        active = engine.active
-        return theta if bool(active.all()) else choose(engine, active, theta, state.theta)
+    @property
+    def _reports(self) -> bool:
+        """Whether the prior asks for more than the losses."""
+        return getattr(self.prior, "reports", False)
 
-    def _laplacian(self, engine: Engine, theta: Tree, partners: Edges) -> Tree:
-        r"""$\lambda \sum_j \frac{w_{ij} + w_{ji}}{2} (\theta_i - \theta_j)$, case 1.2 x 2.1."""
-        w = partners.take(~partners.is_loop)
-        i, j, half = torch.cat([w.i, w.j]), torch.cat([w.j, w.i]), w.values / 2
-        mutual = Edges.gathered(len(w), i, j, self.model_coupling * torch.cat([half, half]))
-        degree = mutual.row_sums()[engine.owned.cpu()]
-        neighbours = engine.mix(mutual, theta)
-        return {n: per_client(degree, t) * t - neighbours[n] for n, t in theta.items()}
+    def _candidates(self, engine: Engine, round: int) -> int:
+        """Peers that a client tries; 0: all that are left."""
+        is_sparse = self._is_sparse(round)
+        return 0 if is_sparse else num_candidates(engine.num_clients, self.candidates)
+
+    def _is_sparse(self, round: int) -> bool:
+        """Whether clients only meet the peers they have chosen."""
+        return 0 <= self.sparsify_round < round

@@ -6,9 +6,8 @@ from typing import Literal, NamedTuple, final
 import torch
 from torch import Tensor
 
-from scool.algorithms.shared.aggregate import mix_and_move
-from scool.algorithms.shared.parts import only, split_names
-from scool.algorithms.shared.proximal import check_pull
+from scool.algorithms.shared.checks import check_pull
+from scool.algorithms.shared.sharing import mix_and_move, only, split_names
 from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
 from scool.graph.topology import check_topology, matrix_of

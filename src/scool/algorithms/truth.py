@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
-from scool.algorithms.shared.aggregate import mix_updates
+from scool.algorithms.shared.sharing import mix_updates
 from scool.contracts import Engine, Method
 from scool.errors import ConfigError
 from scool.learning.local_sgd import LocalSGD

@@ -139,18 +139,23 @@ class CommonVerbs(ABC):
     ) -> Trained:
         """The local steps of the clients in `chosen`, (K,) bool."""
 
-    def train_at(self, theta: Tree, pairs: Tensor, sgd: LocalSGD, round: int) -> Trained:
-        asked = edges_of(pairs)
-        edges = asked.among(self.active)
+    def train_at(self, theta: Tree, pairs: Matrix, sgd: LocalSGD, round: int) -> Trained:
+        asked = Edges.of(pairs).nonzero_pairs()
+        active = asked.among(self.active)
+        edges = PairList(active.i, active.j)
         count_train_at(self.ledger, theta, edges)
         self.ledger.add_samples(int(self._samples(sgd, round)[edges.j].sum()))
-        return self._visit(theta, asked, edges, sgd, round)
+        found = self._visit(theta, PairList(asked.i, asked.j), edges, sgd, round)
+        loss = active.on(found.loss, torch.nan)
+        values = loss.lookup(asked) if isinstance(pairs, Edges) else loss.dense()
+        return Trained(found.theta, values)
 
     @abstractmethod
     def _visit(
         self, theta: Tree, asked: PairList, edges: PairList, sgd: LocalSGD, round: int
     ) -> Trained:
-        """Rows for all pairs asked for, trained where both clients are active (`edges`)."""
+        """Rows for all pairs asked for, trained where both clients are active (`edges`), and the
+        losses of these (E,)."""
 
     def mix(self, w: Matrix, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:
         receivers = self.health.healthy if via == "server" else self.active
@@ -163,10 +168,11 @@ class CommonVerbs(ABC):
         """The sums over the edges. A client that is not active counts in no sum; one with a weight
         on itself keeps that share."""
 
-    def cross_gradient(self, theta: Tree, w: Tensor, sgd: LocalSGD, round: int) -> Tree:
-        w = checked_weights(w, self.active).dense() * self.active[:, None]
-        count_cross_gradient(self.ledger, theta, edges_of(w))
-        gradients, samples = self.mixed_gradients(theta, w, sgd, round)
+    def cross_gradient(self, theta: Tree, w: Matrix, sgd: LocalSGD, round: int) -> Tree:
+        graph = checked_weights(w, self.active)
+        graph = graph.take(self.active[graph.i]).nonzero_pairs()
+        count_cross_gradient(self.ledger, theta, PairList(graph.i, graph.j))
+        gradients, samples = self.mixed_gradients(theta, graph.dense(), sgd, round)
         self.ledger.add_samples(samples)
         return gradients
 

@@ -19,7 +19,7 @@ from scool.engine.device import (
     samples_at_once,
     tensor_cores,
 )
-from scool.engine.edges import PairList, to_matrix
+from scool.engine.edges import PairList
 from scool.engine.scoring import (
     Drawn,
     client_metric,
@@ -130,14 +130,13 @@ class LocalEngine(CommonVerbs):
         self, theta: Tree, asked: PairList, edges: PairList, sgd: LocalSGD, round: int
     ) -> Trained:
         trained, means = self.steps_at(theta, edges, sgd, round)
-        loss = to_matrix(edges, means, self.num_clients)
         if len(edges.i) == len(asked.i):
-            return Trained(trained, loss)
+            return Trained(trained, means)
         works = (self.active[asked.i] & self.active[asked.j]).to(self.device)
         out = _rows(theta, asked.i.to(self.device))
         for name, stacked in trained.items():
             out[name][works] = stacked
-        return Trained(out, loss)
+        return Trained(out, means)
 
     def steps_at(
         self, models: Tree, edges: PairList, sgd: LocalSGD, round: int

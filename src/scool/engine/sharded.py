@@ -158,7 +158,7 @@ class ShardedEngine(CommonVerbs):
                     out[name][to] = stacked
         here = edges.take(self._is_here(edges.j))
         means = self._exchange.of_edges(loss[here.i, here.j], edges)
-        return Trained(out, to_matrix(edges, means, self.num_clients))
+        return Trained(out, means)
 
     def gradients(self, theta: Tree, split: SplitName) -> Trained:
         found = self._stack.gradients(theta, split)

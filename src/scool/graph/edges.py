@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any, TypeAlias, cast, final
+from typing import Any, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from scool.errors import ConfigError
 
 THIN = 0.2  # share of listed pairs up to which sums over them beat a matrix product
 SMALL = 500  # clients up to which a matrix is no burden: records hold one, as they always did
-BLOCK = 2**20  # pairs in one piece of work
+BLOCK = 2**24  # numbers in one piece of work
 MOST = 20_000  # clients up to which a graph may be looked at as a matrix
 
 # torch's stubs leave its type open
@@ -29,20 +29,21 @@ class Edges:
     """Sorted pairs (receiver i, source j) with a value each. Never changed.
 
     It stands for a K x K matrix that holds `fill` wherever no pair is listed: 0 for weights, NaN
-    for losses, False for sets of pairs. What torch, or a person, asks of it beyond the methods
-    here is answered by that matrix, for up to 20,000 clients.
+    for losses, False for sets of pairs. It is not a tensor: what is not among the methods here is
+    asked of `values`, or of the matrix that `dense` returns for up to 20,000 clients.
 
     >>> graph = Edges.of(torch.tensor([[0.0, 2.0], [0.5, 0.0]]))
     >>> graph.i.tolist(), graph.j.tolist(), graph.values.tolist()
     ([0, 1], [1, 0], [2.0, 0.5])
-    >>> graph.sum(dim=1).tolist(), graph[1].tolist()
+    >>> graph.row_sums().tolist(), graph.dense()[1].tolist()
     ([2.0, 0.5], [0.5, 0.0])
     """
 
     def __init__(
         self, num_clients: int, i: Tensor, j: Tensor, values: Tensor, fill: float | bool = 0.0
     ) -> None:
-        """`i`, `j` (E,) are sorted, by i and then by j, without doubles, and on the CPU."""
+        """`i`, `j` (E,) are sorted, by i and then by j, without doubles, and on the CPU; `values`
+        has a number (E,) or a row (E, M) for each pair."""
         self.num_clients, self.fill = num_clients, fill
         self.i, self.j, self.values = i, j, values
 
@@ -58,7 +59,7 @@ class Edges:
         if fill is None:
             fill = False if matrix.dtype == torch.bool else 0.0
         listed = ~matrix.isnan() if fill != fill else matrix != fill
-        i, j = listed.nonzero(as_tuple=True)
+        i, j = (listed.flatten(2).any(2) if listed.dim() > 2 else listed).nonzero(as_tuple=True)
         return cls(len(matrix), i, j, matrix[i, j], fill)
 
     @classmethod
@@ -94,7 +95,7 @@ class Edges:
         return cls(num_clients, keys // num_clients, keys % num_clients, summed, fill)
 
     def dense(self, fill: float | bool | None = None) -> Tensor:
-        """The matrix (K, K).
+        """The matrix (K, K), or (K, K, M) where each pair has a row of numbers.
 
         Raises:
             ConfigError: it would be too large to be meant.
@@ -104,7 +105,8 @@ class Edges:
             raise ConfigError(
                 f"a graph of {k} clients does not fit into a matrix: read its edges (i, j, values)"
             )
-        out = self.values.new_full((k, k), self.fill if fill is None else fill)
+        shape = (k, k, *self.values.shape[1:])
+        out = self.values.new_full(shape, self.fill if fill is None else fill)
         out[self.i, self.j] = self.values
         return out
 
@@ -180,10 +182,11 @@ class Edges:
         if pairs.i is self.i and pairs.j is self.j:
             return self.values
         if not self.count:
-            return self.values.new_full((pairs.count,), self.fill)
+            return self.values.new_full((pairs.count, *self.values.shape[1:]), self.fill)
         if torch.equal(pairs.i, self.i) and torch.equal(pairs.j, self.j):
             return self.values
         place, found = self.find(pairs)
+        found = found.view(-1, *[1] * (self.values.dim() - 1))
         return self.values[place].masked_fill(~found, self.fill)
 
     def within(self, pairs: "Edges") -> "Edges":
@@ -227,9 +230,13 @@ class Edges:
     # ------------------------------------------------------------------ sums
 
     def row_sums(self, values: Tensor | None = None) -> Tensor:
-        """(K,) sums over the sources of each receiver, of other values (E,) if given."""
+        """(K,) sums over the sources of each receiver, of other values (E,) or (E, M) if given."""
         values = self.values if values is None else values
-        return values.new_zeros(self.num_clients).index_add_(0, self.i, values)
+        return values.new_zeros(self.num_clients, *values.shape[1:]).index_add_(0, self.i, values)
+
+    def column_sums(self, values: Tensor) -> Tensor:
+        """(K,) or (K, M) sums over the receivers of each source."""
+        return values.new_zeros(self.num_clients, *values.shape[1:]).index_add_(0, self.j, values)
 
     def row_softmax(self) -> Tensor:
         """(E,) the log softmax over the sources of each receiver."""
@@ -239,21 +246,26 @@ class Edges:
         return shifted - self.row_sums(shifted.exp()).log()[self.i]
 
     def sum_rows(self, x: Tensor) -> Tensor:
-        """(K, M) sum_j v_ij x_j of rows (K, M)."""
+        """(K, M) sum_j v_ij x_j of rows (K, M), on their device."""
         if not self.is_thin:
             return self.dense(0.0) @ x
-        return x.new_zeros(x.shape).index_add_(0, self.i, self.values[:, None] * x[self.j])
+        out, size = torch.zeros_like(x), max(1, BLOCK // max(1, x.shape[1]))
+        for i, j, values in parts(size, self.i, self.j, self.values):
+            out.index_add_(0, i.to(x.device), values[:, None] * x[j])
+        return out
 
     def forms(self, a: Tensor, b: Tensor) -> Tensor:
         """(E,) <a_i, b_j> for rows (K, M)."""
         if not self.is_thin:
             return (a @ b.T)[self.i, self.j]
-        return torch.cat([(a[i] * b[j]).sum(1) for i, j in parts(BLOCK, self.i, self.j)])
+        size = max(1, BLOCK // max(1, a.shape[1]))
+        return torch.cat([(a[i] * b[j]).sum(1) for i, j in parts(size, self.i, self.j)])
 
-    # ------------------------------------------------------------------ as a matrix
+    # ------------------------------------------------------------------ not a matrix
 
     @property
     def shape(self) -> torch.Size:
+        """(K, K), the size of the matrix that it stands for."""
         return torch.Size((self.num_clients, self.num_clients))
 
     @property
@@ -266,47 +278,34 @@ class Edges:
     def __repr__(self) -> str:
         return f"Edges({self.num_clients} clients, {self.count} pairs, fill={self.fill})"
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(_remedy(name))
+
     @classmethod
     def __torch_function__(
         cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Torch's functions see the matrix."""
-        named = cast("dict[str, Any]", kwargs or {})
-        return function(*map(_plain, args), **{n: _plain(x) for n, x in named.items()})
-
-    def __getattr__(self, name: str) -> Any:
-        """What a matrix can do, this can."""
-        if name.startswith("_") or not hasattr(Tensor, name):
-            raise AttributeError(f"Edges have no {name!r}")
-        return getattr(self.dense(), name)
-
-    def __getitem__(self, where: Any) -> Tensor:
-        return self.dense()[_plain(where)]
-
-    def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.dense().numpy().__array__(*args, **kwargs)
+        raise AttributeError(_remedy(f"function {getattr(function, '__name__', function)}"))
 
 
-def _operator(name: str) -> Any:
-    def apply(self: Edges, *others: Any) -> Any:
-        return getattr(self.dense(), name)(*map(_plain, others))
-
-    return apply
-
-
-for _name in "add radd sub rsub mul rmul truediv rtruediv matmul rmatmul and or xor".split():
-    setattr(Edges, f"__{_name}__", _operator(f"__{_name}__"))
-for _name in "eq ne lt le gt ge invert neg pow rpow rand".split():
-    setattr(Edges, f"__{_name}__", _operator(f"__{_name}__"))
+def _remedy(name: str) -> str:
+    return (
+        f"Edges have no {name}: read the listed pairs (.i, .j, .values), or ask for the matrix "
+        "with .dense()"
+    )
 
 
-def _plain(value: Any) -> Any:
-    """The matrix of edges; also inside tuples and lists."""
-    if isinstance(value, Edges):
-        return value.dense()
-    if isinstance(value, tuple):
-        return tuple(map(_plain, cast("tuple[Any, ...]", value)))
-    return list(map(_plain, cast("list[Any]", value))) if isinstance(value, list) else value
+def _refusing(name: str) -> Any:
+    def refuse(self: Edges, *others: Any) -> Any:
+        raise AttributeError(_remedy(f"operator {name}"))
+
+    return refuse
+
+
+for _name in "add radd sub rsub mul rmul truediv matmul rmatmul and or invert neg getitem".split():
+    setattr(Edges, f"__{_name}__", _refusing(_name))
+for _name in "lt le gt ge".split():  # what a matrix has; == says whether it is the same object
+    setattr(Edges, f"__{_name}__", _refusing(_name))
 
 
 Matrix: TypeAlias = Edges | Tensor

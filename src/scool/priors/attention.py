@@ -1,22 +1,22 @@
 """SCooL-attention: clients whose models moved alike learn from each other."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, final
+from typing import ClassVar, Literal, NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from scool.contracts import Evidence, SelfMode
 from scool.errors import check_fields, require
-from scool.graph.edges import as_matrix
+from scool.graph.edges import Edges
 from scool.priors import adam
 from scool.priors.attention_released import per_client_gradient, released_scores, target_rows
 from scool.priors.attention_updates import (
-    Scores,
     attention_bound,
-    blocks_of,
+    detached,
     embedding_gradient,
     held_rows,
+    in_blocks,
     read_scores,
     update_log_p,
     update_w,
@@ -24,14 +24,14 @@ from scool.priors.attention_updates import (
 )
 from scool.priors.base import GraphPrior
 from scool.priors.encoder import LayerwiseRowEncoder, update_norm
-from scool.priors.pairs import Null, check_null, read_pairs, resolve_null
+from scool.priors.pairs import Measured, Null, check_null, resolve_null
 from scool.types import Params, Tree
 
 
 class AttentionState(NamedTuple):
     """q(Y) and the encoder; tensors and trees of tensors only."""
 
-    w: Tensor  # (K, K) rows sum to one; a row with nothing measured is 0
+    w: Edges  # rows sum to one; a row with nothing measured is empty
     phi: Params  # the encoder
     first: Params  # Adam's moments of phi; with a leading client axis in "released"
     second: Params
@@ -54,6 +54,8 @@ class Attention(GraphPrior[AttentionState]):
     recipe adds prior_optimizer "adamw", prior_lr 0.2, prior_betas (0.9, 0.99), encoder_out 20.
     Reference: Li, Zhou, Tian, Tao, ICML 2023.
     """
+
+    reports: ClassVar[bool] = True
 
     self_mode: SelfMode = "gated"
     """`gated`: own data weighted by w_ii; `always`: it counts fully; `exclude`: and no w_ii."""
@@ -107,31 +109,54 @@ class Attention(GraphPrior[AttentionState]):
         """No edges and a fresh encoder on the device of the model."""
         phi = self.encoder.init(theta0, seed)
         moments = adam.start(phi, num_clients if self.compat == "released" else None)
-        w = torch.zeros(num_clients, num_clients, dtype=torch.float64)
         at_rest = {name: torch.zeros_like(x)[None] for name, x in theta0.items()}
         u = torch.zeros_like(self.encoder.embed(phi, at_rest)).expand(num_clients, -1).clone()
-        return AttentionState(w, phi, *moments, u)
+        return AttentionState(Edges.none(num_clients, 0.0), phi, *moments, u)
+
+    def report(self, state: AttentionState, updates: Tree) -> Tensor:
+        """(n, D) the embeddings of the updates, all that the others see of them."""
+        with torch.no_grad():
+            parts = [self.encoder.embed(state.phi, x, self._sign) for _, x in in_blocks(updates)]
+        return torch.cat(parts)
 
     def e_step(self, state: AttentionState, evidence: Evidence) -> AttentionState:
-        """[E] The exact posterior of every row. The embeddings travel here, and only here."""
-        with torch.no_grad():
-            mine = [
-                self.encoder.embed(state.phi, updates_of(some), self._sign)
-                for _, some in blocks_of(evidence)
-            ]
-        u = evidence.gather(torch.cat(mine))
+        """[E] The exact posterior of every row."""
+        u = evidence.reports
+        if u is None:
+            u = self.report(state, updates_of(evidence))
         scores = self._scores(evidence)
-        log_p = update_log_p(u, scores.columns)
+        log_p = update_log_p(u, scores.edges)
         if self.compat == "released":
             scores = released_scores(scores, self.temperature)
-        return state._replace(w=update_w(scores, log_p), u=u)
+        return state._replace(w=scores.edges.on(update_w(scores, log_p)), u=u)
+
+    def gradient(self, state: AttentionState, evidence: Evidence) -> Params:
+        r"""[ATT-phi] $\sum_i J_i^\top \sum_l [(w-p)+(w-p)^\top]_{il}\, u_l$ over the clients held
+        here, w held constant."""
+        scores, updates = self._scores(evidence), updates_of(evidence)
+        if self.compat == "released":
+            phi, u = self._embed_with_grad(state, detached(updates))
+            rows, log_p = held_rows(evidence), update_log_p(state.u, scores.edges)
+            target = target_rows(scores)
+            return per_client_gradient(phi, u, state.u, rows, scores.edges, target, log_p)
+        target = state.w.lookup(scores.edges)
+        if self.encoder_target == "likelihood":
+            target = target_rows(scores)
+        c = self._upstream(target, state.u, evidence)
+        gradient = {name: torch.zeros_like(x) for name, x in state.phi.items()}
+        for rows, some in in_blocks(updates):
+            phi, u = self._embed_with_grad(state, some)
+            found = torch.autograd.grad(u, list(phi.values()), c[rows])
+            for total, g in zip(gradient.values(), found, strict=True):
+                total += g
+        return gradient
 
     def m_step(self, state: AttentionState, evidence: Evidence) -> AttentionState:
-        r"""[ATT-phi] One Adam step up $\sum_{ij} w_{ij}\log p_{ij}$, w held constant."""
-        if self.compat == "released":
-            gradient = self._released_gradient(state, evidence)
-        else:
-            gradient = self.phi_gradient(state, evidence)
+        r"""[ATT-phi] One Adam step up $\sum_{ij} w_{ij}\log p_{ij}$ along the gradient over all
+        clients."""
+        gradient = evidence.gradient
+        if gradient is None:
+            gradient = self.gradient(state, evidence)
         phi, moments = adam.descend(
             state.phi,
             {name: -g for name, g in gradient.items()},
@@ -145,65 +170,51 @@ class Attention(GraphPrior[AttentionState]):
 
     def elbo(self, state: AttentionState, evidence: Evidence) -> Tensor:
         """[ATT-elbo] with the embeddings of the last E-step."""
-        return attention_bound(self._scores(evidence), state.w, self.log_p(state, evidence))
+        scores = self._scores(evidence)
+        w, log_p = state.w.lookup(scores.edges), update_log_p(state.u, scores.edges)
+        return attention_bound(scores, w, log_p)
 
-    def log_p(self, state: AttentionState, evidence: Evidence) -> Tensor:
-        """(K, K) [ATT-p] of the last E-step: the graph that the prior alone would have."""
-        return update_log_p(state.u, self._scores(evidence).columns)
+    def log_p(self, state: AttentionState, evidence: Evidence) -> Edges:
+        """[ATT-p] of the last E-step: the graph that the prior alone would have; -inf elsewhere."""
+        edges = self._scores(evidence).edges
+        return edges.on(update_log_p(state.u, edges), -torch.inf)
 
-    def ranking(self, state: AttentionState, evidence: Evidence) -> Tensor:
+    def ranking(self, state: AttentionState, evidence: Evidence) -> Edges:
         """w; in "released" the likelihood softmax, as there."""
-        return target_rows(self._scores(evidence)) if self.compat == "released" else state.w
+        if self.compat == "derived":
+            return state.w
+        scores = self._scores(evidence)
+        return scores.edges.on(target_rows(scores))
 
     def pull(self, state: AttentionState, evidence: Evidence) -> Tree | None:
         r"""[ATT-theta] $-J_i^\top \sum_l [(w_{il}-p_{il}) + (w_{li}-p_{li})]\,u_l$ for the clients
         held here; a model that has not moved is not pulled."""
         if not self.prior_grad_to_theta:
             return None
-        updates = {n: x.requires_grad_() for n, x in updates_of(evidence).items()}
+        updates = {n: x.requires_grad_() for n, x in detached(updates_of(evidence)).items()}
         with torch.enable_grad():
             u = self.encoder.embed(state.phi, updates)
-        c = self._upstream(state.w, state.u, evidence)
+        c = self._upstream(state.w.lookup(self._scores(evidence).edges), state.u, evidence)
         moved = (update_norm(updates) > 1e-8).to(u)
         gradient = torch.autograd.grad(u, list(updates.values()), c * moved[:, None])
         return {name: -g for name, g in zip(updates, gradient, strict=True)}
 
-    def phi_gradient(self, state: AttentionState, evidence: Evidence) -> Params:
-        r"""[ATT-phi] $\sum_i J_i^\top \sum_l [(w-p)+(w-p)^\top]_{il}\, u_l$ over all clients."""
-        target = state.w
-        if self.encoder_target == "likelihood":
-            target = target_rows(self._scores(evidence))
-        c = self._upstream(target, state.u, evidence)
-        gradient = {name: torch.zeros_like(x) for name, x in state.phi.items()}
-        for rows, some in blocks_of(evidence):
-            phi, u = self._embed_with_grad(state, some)
-            found = torch.autograd.grad(u, list(phi.values()), c[rows])
-            for total, g in zip(gradient.values(), found, strict=True):
-                total += g
-        return {name: evidence.total(g) for name, g in gradient.items()}
-
-    def _released_gradient(self, state: AttentionState, evidence: Evidence) -> Params:
-        phi, u = self._embed_with_grad(state, evidence)
-        target, log_p = target_rows(self._scores(evidence)), self.log_p(state, evidence)
-        gradient = per_client_gradient(phi, u, state.u, held_rows(evidence), target, log_p)
-        return {name: evidence.total(g) for name, g in gradient.items()}
-
-    def _embed_with_grad(self, state: AttentionState, evidence: Evidence) -> tuple[Params, Tensor]:
+    def _embed_with_grad(self, state: AttentionState, updates: Tree) -> tuple[Params, Tensor]:
         phi = {name: x.detach().requires_grad_() for name, x in state.phi.items()}
         with torch.enable_grad():
-            return phi, self.encoder.embed(phi, updates_of(evidence), self._sign)
+            return phi, self.encoder.embed(phi, updates, self._sign)
 
     def _upstream(self, target: Tensor, u: Tensor, evidence: Evidence) -> Tensor:
         """(n, D) what the embeddings held here receive from the bound; u (K, D) is everyone's."""
-        log_p = update_log_p(u, self._scores(evidence).columns)
-        return embedding_gradient(target, log_p, u)[held_rows(evidence).to(u.device)]
+        edges = self._scores(evidence).edges
+        c = embedding_gradient(edges, target, update_log_p(u, edges), u)
+        return c[held_rows(evidence).to(u.device)]
 
     @property
     def _sign(self) -> float:
         """The released encoder looks at init minus current."""
         return -1.0 if self.compat == "released" else 1.0
 
-    def _scores(self, evidence: Evidence) -> Scores:
+    def _scores(self, evidence: Evidence) -> Measured:
         null = resolve_null(self.null_loglik, evidence, learned=False)
-        pairs = read_pairs(evidence, self.self_mode, null, self.temperature)
-        return read_scores(pairs, as_matrix(evidence.seen), self.self_mode)
+        return read_scores(evidence, self.self_mode, null, self.temperature)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from scool.contracts import Evidence, Mixes, SelfMode
 from scool.errors import check_fields, require
+from scool.graph.edges import Edges
 from scool.graph.topology import check_mixing_matrix, check_topology, matrix_of
 from scool.priors.base import GraphPrior
 from scool.types import Params
@@ -16,7 +17,7 @@ from scool.types import Params
 class DiracState(NamedTuple):
     """Nothing but the graph."""
 
-    w: Tensor  # (K, K) symmetric, rows sum to one
+    w: Edges  # symmetric, rows sum to one
 
 
 @final
@@ -61,7 +62,7 @@ class Dirac(GraphPrior[DiracState]):
         del theta0
         w = self._matrix(num_clients, seed)
         keep = torch.eye(num_clients, dtype=torch.float64)
-        return DiracState((1 - self.coupling) * keep + self.coupling * w)
+        return DiracState(Edges.of((1 - self.coupling) * keep + self.coupling * w))
 
     def e_step(self, state: DiracState, evidence: Evidence) -> DiracState:
         """[E] Nothing is uncertain."""

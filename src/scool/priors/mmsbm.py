@@ -8,8 +8,8 @@ from torch import Tensor
 
 from scool.contracts import Evidence, SelfMode
 from scool.errors import check_fields, require
-from scool.priors.base import GraphPrior
-from scool.priors.dirichlet import expected_log_pi, update_alpha
+from scool.graph.edges import Edges
+from scool.priors.base import GraphPrior, sweep_key
 from scool.priors.mmsbm_updates import (
     mmsbm_bound,
     update_B,
@@ -18,23 +18,23 @@ from scool.priors.mmsbm_updates import (
     update_phi_send,
     update_w,
 )
-from scool.priors.pairs import Null, Pairs, check_null, read_pairs, resolve_null
+from scool.priors.pairs import Measured, Null, check_null, read_edges, resolve_null
+from scool.priors.safe_math import expected_log_pi, update_alpha
 from scool.priors.sbm_updates import beta_terms
 from scool.priors.seeding import first_omega
-from scool.randomness import derive, generator
+from scool.randomness import generator
 from scool.types import Info, Params
 
 
 class MMSBMState(NamedTuple):
     """q(Y, s, r, pi) with alpha and B; tensors only."""
 
-    w: Tensor  # (K, K)
-    phi_send: Tensor  # (K, K, M) block of i towards j
-    phi_recv: Tensor  # (K, K, M) block of j towards i
+    w: Edges  # q(Y_ij = 1)
+    phi_send: Edges  # (E, M) block of i towards j, for each measured pair
+    phi_recv: Edges  # (E, M) block of j towards i
     gamma: Tensor  # (K, M)
     alpha: Tensor  # (M,)
     B: Tensor  # (M, M)
-    key: Tensor  # int64 scalar, changes every E-step
     started: Tensor  # bool scalar
 
 
@@ -94,38 +94,37 @@ class MMSBM(GraphPrior[MMSBMState]):
 
     def init(self, num_clients: int, theta0: Params, seed: int) -> MMSBMState:
         """No edges, no pairs, B with b_in on and b_out off the diagonal."""
-        del theta0
-        K, M = num_clients, self.num_blocks
-        phi = torch.zeros(K, K, M, dtype=torch.float64)
+        del theta0, seed
+        M, nobody = self.num_blocks, Edges.none(num_clients, 0.0)
+        phi = nobody.on(torch.zeros(0, M, dtype=torch.float64))
         alpha = torch.full((M,), self.alpha, dtype=torch.float64)
         B = torch.full((M, M), self.b_out, dtype=torch.float64).fill_diagonal_(self.b_in)
-        key = torch.tensor(derive(seed, "mmsbm"))
-        w = torch.zeros(K, K, dtype=torch.float64)
-        gamma = update_gamma(alpha, phi, phi)
-        return MMSBMState(w, phi, phi.clone(), gamma, alpha, B, key, torch.tensor(False))
+        gamma = alpha.expand(num_clients, -1).clone()
+        return MMSBMState(nobody, phi, phi, gamma, alpha, B, torch.tensor(False))
 
     def e_step(self, state: MMSBMState, evidence: Evidence) -> MMSBMState:
         """[E] Sweeps of w, phi and gamma, from the last memberships or from farthest seeds; while
         most pairs are measured from both, and the better bound stays."""
-        key = torch.tensor(derive(int(state.key), "next"))
         pairs = self._pairs(evidence)
         starts: list[MMSBMState] = []
         if self.warm_start and bool(state.started):
             starts.append(_only_measured(state, pairs))
         if not starts or pairs.is_dense:
-            rng = generator(int(state.key), "e-step")
+            rng = generator(sweep_key(evidence.seed, "mmsbm", evidence.round), "e-step")
             omega = first_omega(evidence.pairs, self.num_blocks, True, 0, rng)
             starts.append(_spread(state, omega, pairs))
         results = [self._sweep(start, pairs) for start in starts]
         best = results[0]
         if len(results) > 1:
             best = max(results, key=lambda result: float(self._bound(result, pairs)))
-        return best._replace(key=key, started=torch.tensor(True))
+        return best._replace(started=torch.tensor(True))
 
     def m_step(self, state: MMSBMState, evidence: Evidence) -> MMSBMState:
         """[M] B and alpha, each if asked for."""
         if self.learn_B:
-            B = update_B(state.w, state.phi_send, state.phi_recv, state.B, self.pseudo_count)
+            send, recv = state.phi_send, state.phi_recv
+            w = state.w.lookup(send)
+            B = update_B(w, send.values, recv.values, state.B, self.pseudo_count)
             state = state._replace(B=B)
         if self.learn_alpha:
             alpha = update_alpha(state.alpha, expected_log_pi(state.gamma))
@@ -140,54 +139,51 @@ class MMSBM(GraphPrior[MMSBMState]):
         """`blocks`: (K,) the block that each client belongs to most."""
         return {"blocks": state.gamma.argmax(dim=1)}
 
-    def _pairs(self, evidence: Evidence) -> Pairs:
+    def _pairs(self, evidence: Evidence) -> Measured:
         null = resolve_null(self.null_loglik, evidence, self.learn_B)
         scale = self.temperature if self.temperature_mode == "likelihood" else 1.0
-        return read_pairs(evidence, self.self_mode, null, scale)
+        return read_edges(evidence, self.self_mode, null, scale)
 
     @property
     def _entropy_temperature(self) -> float:
         return self.temperature if self.temperature_mode == "entropy" else 1.0
 
-    def _bound(self, s: MMSBMState, pairs: Pairs) -> Tensor:
+    def _bound(self, s: MMSBMState, pairs: Measured) -> Tensor:
         T = self._entropy_temperature
-        bound = mmsbm_bound(pairs, s.w, s.phi_send, s.phi_recv, s.gamma, s.alpha, s.B, T)
+        w, send, recv = (x.lookup(pairs.edges) for x in (s.w, s.phi_send, s.phi_recv))
+        bound = mmsbm_bound(pairs, w, send, recv, s.gamma, s.alpha, s.B, T)
         return bound + beta_terms(s.B, self.pseudo_count) if self.learn_B else bound
 
-    def _sweep(self, s: MMSBMState, pairs: Pairs) -> MMSBMState:
+    def _sweep(self, s: MMSBMState, pairs: Measured) -> MMSBMState:
         """Repeat {w; phi_send; phi_recv; gamma}; end with w, which the method uses."""
-        T, w, send, recv, gamma = (
-            self._entropy_temperature,
-            s.w,
-            s.phi_send,
-            s.phi_recv,
-            s.gamma,
-        )
+        T, edges, gamma = self._entropy_temperature, pairs.edges, s.gamma
+        w, send, recv = pairs.ratio, s.phi_send.values, s.phi_recv.values
         for sweep in range(self.sweeps):
             last, w = w, update_w(pairs, send, recv, s.B, T)
-            if sweep > 0 and bool((w - last).abs().max() < self.tolerance):
+            if sweep > 0 and bool(((w - last).abs() < self.tolerance).all()):
                 break
             send = update_phi_send(pairs, w, recv, gamma, s.B)
             recv = update_phi_recv(pairs, w, send, gamma, s.B)
-            gamma = update_gamma(s.alpha, send, recv)
+            gamma = update_gamma(edges, s.alpha, send, recv)
         w = update_w(pairs, send, recv, s.B, T)
-        return s._replace(w=w, phi_send=send, phi_recv=recv, gamma=gamma)
+        phi = {"phi_send": edges.on(send), "phi_recv": edges.on(recv)}
+        return s._replace(w=edges.on(w), gamma=gamma, **phi)
 
 
-def _spread(state: MMSBMState, omega: Tensor, pairs: Pairs) -> MMSBMState:
+def _spread(state: MMSBMState, omega: Tensor, pairs: Measured) -> MMSBMState:
     """Every pair of a client starts from the client's own membership."""
-    mask = pairs.mask[..., None]
-    send, recv = omega[:, None, :] * mask, omega[None, :, :] * mask
-    gamma = update_gamma(state.alpha, send, recv)
-    return state._replace(phi_send=send, phi_recv=recv, gamma=gamma)
+    return _with_phi(state, pairs.edges, omega[pairs.edges.i], omega[pairs.edges.j])
 
 
-def _only_measured(state: MMSBMState, pairs: Pairs) -> MMSBMState:
+def _only_measured(state: MMSBMState, pairs: Measured) -> MMSBMState:
     """Drop pairs no longer measured; new pairs start from what is known of the two clients."""
-    mask = pairs.mask[..., None]
-    pi = expected_log_pi(state.gamma).softmax(-1)
-    new = state.phi_send.sum(-1, keepdim=True) == 0
-    send = torch.where(new, pi[:, None, :], state.phi_send) * mask
-    recv = torch.where(new, pi[None, :, :], state.phi_recv) * mask
-    gamma = update_gamma(state.alpha, send, recv)
-    return state._replace(phi_send=send, phi_recv=recv, gamma=gamma)
+    edges, pi = pairs.edges, expected_log_pi(state.gamma).softmax(-1)
+    known = state.phi_send.has(edges)[:, None]
+    send = torch.where(known, state.phi_send.lookup(edges), pi[edges.i])
+    recv = torch.where(known, state.phi_recv.lookup(edges), pi[edges.j])
+    return _with_phi(state, edges, send, recv)
+
+
+def _with_phi(state: MMSBMState, edges: Edges, send: Tensor, recv: Tensor) -> MMSBMState:
+    gamma = update_gamma(edges, state.alpha, send, recv)
+    return state._replace(phi_send=edges.on(send), phi_recv=edges.on(recv), gamma=gamma)

@@ -10,8 +10,7 @@ from scool.errors import require
 from scool.graph.edges import Edges, unique
 
 Null: TypeAlias = Literal["uniform", "auto"] | float | tuple[float, ...]
-"""log P_0(D_j), what explains D_j without an edge: a number, one number a client, or a name."""
-
+"""log P_0(D_j), what explains D_j without an edge: a number, one number per client, or a name."""
 
 SMALL = 500  # clients up to which lists of pairs save nothing
 SPARSE = 0.4  # share of the pairs above which they save nothing
@@ -29,24 +28,6 @@ class Measured(NamedTuple):
     def is_dense(self) -> bool:
         """Whether most pairs were measured, as in the rounds before the graph gets sparse."""
         return self.edges.count > DENSE * len(self.edges) ** 2
-
-
-class Pairs(NamedTuple):
-    """The same as matrices."""
-
-    mask: Tensor  # (K, K) bool: measured; the diagonal only where w_ii is inferred
-    ratio: Tensor  # (K, K) l_ij - l0_j, tempered; 0 outside the mask
-    own: Tensor  # scalar: sum_i l_ii of the data that always counts (tempered); 0 when gated
-
-    @property
-    def off(self) -> Tensor:
-        """(K, K) bool: the measured pairs i != j."""
-        return self.mask & ~torch.eye(len(self.mask), dtype=torch.bool)
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether most pairs were measured, as in the rounds before the graph gets sparse."""
-        return int(self.mask.count_nonzero()) > DENSE * self.mask.numel()
 
 
 class PairLists(NamedTuple):
@@ -97,23 +78,6 @@ def _null_of_each(null: Tensor | float | tuple[float, ...], clients: int) -> Ten
     fits = l0.ndim == 0 or len(l0) in (1, clients)
     require(fits, "null_loglik", null, f"give one number, or one for each of {clients} clients")
     return l0
-
-
-def read_pairs(
-    evidence: Evidence,
-    self_mode: SelfMode,
-    null: Tensor | float | tuple[float, ...],
-    scale: float = 1.0,
-) -> Pairs:
-    """The same as matrices."""
-    found = evidence.pairs
-    seen, log_lik = found.on(torch.ones_like(found.i, dtype=torch.bool)).dense(), found.dense()
-    diagonal = torch.eye(len(seen), dtype=torch.bool)
-    gated = self_mode == "gated"
-    mask = seen if gated else seen & ~diagonal
-    ratio = torch.where(mask, (log_lik - _null_of_each(null, len(seen))) / scale, 0.0)
-    own = torch.zeros((), dtype=torch.float64) if gated else log_lik.diagonal().sum() / scale
-    return Pairs(mask, ratio, own)
 
 
 def resolve_null(

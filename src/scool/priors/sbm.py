@@ -10,9 +10,9 @@ from torch import Tensor
 from scool.contracts import Evidence, SelfMode
 from scool.errors import check_fields, require
 from scool.graph.edges import Edges
-from scool.priors.base import GraphPrior
-from scool.priors.dirichlet import expected_log_pi, update_alpha
+from scool.priors.base import GraphPrior, sweep_key
 from scool.priors.pairs import Measured, Null, check_null, list_pairs, read_edges, resolve_null
+from scool.priors.safe_math import expected_log_pi, update_alpha
 from scool.priors.sbm_released import released_w
 from scool.priors.sbm_updates import (
     beta_terms,
@@ -23,7 +23,7 @@ from scool.priors.sbm_updates import (
     update_w,
 )
 from scool.priors.seeding import first_omega
-from scool.randomness import derive, generator
+from scool.randomness import generator
 from scool.types import Info, Params
 
 GROWTH = 1.25  # times as many measured pairs as at the last fresh start call for another
@@ -37,7 +37,6 @@ class SBMState(NamedTuple):
     gamma: Tensor  # (K, M) q(pi_i)
     alpha: Tensor  # (M,)
     B: Tensor  # (M, M)
-    key: Tensor  # int64 scalar, changes every E-step: the sweep order is a function of the state
     started: Tensor  # bool scalar: omega holds memberships of an earlier round
     known: Tensor  # int64 scalar: pairs that were measured when memberships last began afresh
 
@@ -113,20 +112,18 @@ class SBM(GraphPrior[SBMState]):
 
     def init(self, num_clients: int, theta0: Params, seed: int) -> SBMState:
         """No edges, even memberships, B with b_in on and b_out off the diagonal."""
-        del theta0
+        del theta0, seed
         K, M = num_clients, self.num_blocks
         alpha = torch.full((M,), self.alpha, dtype=torch.float64)
         omega = torch.full((K, M), 1 / M, dtype=torch.float64)
         B = torch.full((M, M), self.b_out, dtype=torch.float64).fill_diagonal_(self.b_in)
-        key = torch.tensor(derive(seed, "sbm"))
         w = Edges.none(K, 0.0)
         gamma = update_gamma(alpha, omega)
-        return SBMState(w, omega, gamma, alpha, B, key, torch.tensor(False), torch.tensor(0))
+        return SBMState(w, omega, gamma, alpha, B, torch.tensor(False), torch.tensor(0))
 
     def e_step(self, state: SBMState, evidence: Evidence) -> SBMState:
         """[E] Sweeps of w, Omega and gamma, from the last memberships or from fresh starts."""
-        rng = generator(int(state.key), "e-step")
-        state = state._replace(key=torch.tensor(derive(int(state.key), "next")))
+        rng = generator(sweep_key(evidence.seed, "sbm", evidence.round), "e-step")
         if self.compat == "released":
             return released_w(state, evidence, self.temperature, rng)
         pairs = self._pairs(evidence)

@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from scool.contracts import Evidence
-from scool.priors.dirichlet import expected_log_pi
-from scool.priors.safe_math import masked_log_softmax
+from scool.priors.safe_math import expected_log_pi
 
 if TYPE_CHECKING:
     from scool.priors.sbm import SBMState
@@ -28,9 +27,8 @@ def released_w(
     enter the sweeps with log-likelihood 0, the largest there is.
     """
     pairs = evidence.pairs
-    seen, log_lik = pairs.on(torch.ones_like(pairs.i, dtype=torch.bool)).dense(), pairs.dense()
-    log_w, omega = released_sweeps(log_lik, state.alpha, state.B, temperature, rng)
-    w = pairs.on(masked_log_softmax(log_w, seen).exp()[pairs.i, pairs.j])
+    log_w, omega = released_sweeps(pairs.dense(), state.alpha, state.B, temperature, rng)
+    w = pairs.on(pairs.on(log_w[pairs.i, pairs.j]).row_softmax().exp())
     started = torch.ones_like(state.started)
     return state._replace(w=w, omega=omega, gamma=state.alpha + omega, started=started)
 

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from scool.graph.edges import Edges
-from scool.priors.dirichlet import dirichlet_terms, expected_log_pi
 from scool.priors.pairs import Measured, PairLists
 from scool.priors.safe_math import (
     LogB,
     bernoulli_entropy,
     categorical_entropy,
     clip_probability,
+    dirichlet_terms,
+    expected_log_pi,
     log_B,
 )
 

@@ -1,8 +1,9 @@
-"""Judging models by validation data."""
+"""Options that several methods have, and the data that some need."""
 
 from scool.contracts import Engine
 from scool.errors import DataError, require
 from scool.learning.cross import CrossDraw
+from scool.learning.local_sgd import LocalSGD
 
 WHOLE = CrossDraw(cross_samples=0, cross_augment=False)
 """All samples as they are: what a model is judged by where nobody else waits for the answer."""
@@ -26,3 +27,14 @@ def require_validation(engine: Engine) -> None:
             f"client {client} has no validation samples, and the method judges by them: use "
             "`scool.fit` (it sets some aside), or give a federation that has them"
         )
+
+
+def check_pull(field: str, strength: float, sgd: LocalSGD) -> None:
+    r"""Refuse a pull that pushes away, or one that overshoots.
+
+    A step multiplies $\theta_i - a_i$ by $1 - \eta\lambda$: from $\eta\lambda = 2$ on it grows.
+    """
+    require(strength >= 0, field, strength, "give 0 (no pull) or more")
+    if sgd.optimizer == "sgd" and not sgd.momentum and not sgd.clip_norm:
+        remedy = f"with lr = {sgd.lr:g} the pull overshoots; give less than {2 / sgd.lr:g}"
+        require(strength * sgd.lr < 2, field, strength, f"{remedy}, or a smaller lr")
