@@ -237,11 +237,11 @@ def test_a_prior_that_breaks_the_contract_is_named() -> None:
             return getattr(scool.SBM(), name)
 
         def e_step(self, state: Any, evidence: Any) -> Any:
-            return state._replace(w=state.w * torch.nan)
+            return state._replace(w=torch.full((4, 4), torch.nan))
 
     with pytest.raises(ConfigError, match=r"e_step of Odd gave w of shape \(4, 4\), 16 entries"):
         scool.fit(classification(), "linear", scool.SCooL(prior=Odd()), rounds=1, device="cpu")  # type: ignore[arg-type]
-    Odd.e_step = lambda self, state, evidence: state._replace(w=state.w - 0.5)  # type: ignore[assignment]
+    Odd.e_step = lambda self, state, evidence: state._replace(w=torch.full((4, 4), -0.5))  # type: ignore[assignment]
     with pytest.raises(ConfigError, match="0 entries of it not finite and 16 negative: give"):
         scool.fit(classification(), "linear", scool.SCooL(prior=Odd()), rounds=1, device="cpu")  # type: ignore[arg-type]
     Odd.mixes = "update"

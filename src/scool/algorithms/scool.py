@@ -258,7 +258,7 @@ class SCooL(Method[SCooLState]):
         of $\theta_i^{t+1/2}$; with exact gradients running statistics do, too."""
         shared = self.shared(engine, state.theta)
         if self.cross_gradient == "exact":
-            return half | exact_step(self, engine, shared, weights, round)
+            return half | exact_step(self, engine, state.theta, weights, round)
         if self.aggregate == "models":
             return half | engine.mix(weights, self.shared(engine, half))
         mixed = mix_updates(engine, weights, shared, self.shared(engine, half))

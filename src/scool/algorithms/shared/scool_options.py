@@ -121,7 +121,8 @@ def exact_step(method: "SCooL", engine: Engine, theta: Tree, weights: Edges, rou
     step = engine.cross_gradient(theta, weights, method.sgd, round)
     decay = method.sgd.weight_decay * weights.row_sums()[engine.owned.cpu()]
     rate = method.sgd.rate(round)
-    return {n: t - rate * (step[n] + per_client(decay, t) * t) for n, t in theta.items()}
+    shared = method.shared(theta)
+    return {n: t - rate * (step[n] + per_client(decay, t) * t) for n, t in shared.items()}
 
 
 def laplacian(method: "SCooL", engine: Engine, theta: Tree, partners: Edges) -> list[Tree]:
