@@ -392,7 +392,8 @@ class Method(Generic[S]):
         raise NotImplementedError
 
     def admit(self, state: S, clients: Tensor) -> S:
-        """The state where these clients (n,) join: others may learn from them from now on."""
+        """The state when these clients (n,) come back, or come new to places that were empty:
+        others may learn from them from now on."""
         del clients
         return state
 

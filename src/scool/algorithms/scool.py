@@ -293,7 +293,7 @@ class SCooL(Method[SCooLState]):
         known = state.neighbours
         if known.fill:
             return state  # everyone meets everyone
-        k, ids = len(known), clients.nonzero()[:, 0]
+        k, ids = len(known), clients
         stride = max(1, k // (num_candidates(k, self.candidates) or k))
         others = (ids[:, None] + torch.arange(0, k, stride)) % k
         one, two = ids.repeat_interleave(others.shape[1]), others.flatten()
