@@ -159,5 +159,5 @@ def test_methods_shuffle(method: Any) -> None:
 
 
 def test_the_dirac_prior_shuffles() -> None:
-    w = Dirac(shuffle=True).init(20, {}, 5).w
+    w = Dirac(shuffle=True).init(20, {}, 5).w.dense()
     assert w.equal(mixing_matrix("group-ring", 20, shuffle=True, seed=5))
