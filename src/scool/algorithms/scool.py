@@ -264,8 +264,8 @@ class SCooL(Method[SCooLState]):
         mixed = mix_updates(engine, weights, shared, self.shared(engine, half))
         if self.prior.mixes == "models":
             models = engine.mix(state.graph.w, shared)
-            learned = self.learned(engine, shared)
-            mixed |= {n: models[n] + mixed[n] - t for n, t in learned.items()}
+            moved = {n: t for n, t in shared.items() if not is_statistic(n)}
+            mixed |= {n: models[n] + mixed[n] - t for n, t in moved.items()}
         return half | mixed
 
     def _neighbours(

@@ -121,7 +121,7 @@ def exact_step(method: "SCooL", engine: Engine, theta: Tree, weights: Edges, rou
     step = engine.cross_gradient(theta, weights, method.sgd, round)
     decay = method.sgd.weight_decay * weights.row_sums()[engine.owned.cpu()]
     rate = method.sgd.rate(round)
-    shared = method.shared(theta)
+    shared = method.learned(engine, theta)
     return {n: t - rate * (step[n] + per_client(decay, t) * t) for n, t in shared.items()}
 
 
