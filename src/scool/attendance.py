@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scool.errors import ConfigError, nearest, require
+from scool.data.client import find_client
+from scool.errors import ConfigError, require
 from scool.randomness import derive, generator, uniform
 
 Availability = Callable[[int, int], bool] | Tensor | np.ndarray | str | Path
@@ -92,6 +93,11 @@ class Attendance:
             share = torch.where(slow, self.straggler_steps, 1.0)
         return Pace(share, None if self.factors is None else self.factors[clients.cpu()])
 
+    def remarks(self, rounds: int) -> list[str]:
+        """What was asked for and has no effect in so few rounds."""
+        late = {c: t for c, t in self.about.get("joins", {}).items() if t >= rounds}
+        return [f"client {c} joins in round {t}, and {rounds} are run" for c, t in late.items()]
+
     def slow(self, round: int) -> list[int]:
         """The clients that do fewer steps in a round."""
         share = self.pace(round, torch.arange(self.num_clients)).share
@@ -101,27 +107,10 @@ class Attendance:
 # ---------------------------------------------------------------------- what a person may give
 
 
-def client_id(word: object, names: Sequence[str] | None, count: int, field: str = "client") -> int:
-    """The number of a client, by name or by number.
-
-    >>> client_id("port", ["city", "port"], 2)
-    1
-    >>> client_id("3", None, 2)
-    Traceback (most recent call last):
-    scool.errors.ConfigError: client = '3' is not possible: give a number from 0 to 1
-    """
-    if isinstance(word, str) and names is not None and word in names:
-        return list(names).index(word)
-    is_number = isinstance(word, int | np.integer) and not isinstance(word, bool)
-    if is_number or (isinstance(word, str) and word.isdecimal()):
-        number = int(word)  # type: ignore[call-overload]
-        if 0 <= number < count:
-            return number
-    remedy = f"give a number from 0 to {count - 1}"
-    if names is not None:
-        remedy += f", or a name; {nearest(str(word), names)}"
-    require(False, field, word, remedy)
-    raise AssertionError
+def _find(word: str, names: Sequence[str] | None, count: int) -> int:
+    """The number of a client, by name, or by number where nobody is called so."""
+    is_number = word.isdecimal() and word not in (names or ())
+    return find_client(int(word) if is_number else word, count, names)
 
 
 def as_words(field: str, values: Any) -> tuple[str, ...]:
@@ -154,7 +143,7 @@ def by_client(
     found: dict[int, float] = {}
     for word in words:
         name, _, text = word.rpartition("=")
-        client = client_id(name, names, count, field)
+        client = _find(name, names, count)
         require(client not in found, field, word, "name each client once")
         try:
             found[client] = float(text)
@@ -245,8 +234,7 @@ def _presence(
     if availability is not None:
         table = _table(availability, names, count, rounds)
     for client, start in joins.items():
-        is_round = start == int(start) and 0 <= start < rounds
-        require(is_round, "joins", start, f"give a round from 0 to {rounds - 1}")
+        require(start >= 0 and start == int(start), "joins", start, "give a round, 0 or more")
         table[: int(start), client] = False
     empty = (~table.any(dim=1)).nonzero()[:, 0].tolist()
     if empty:
@@ -286,7 +274,7 @@ def _read_csv(path: Path, names: Sequence[str] | None, count: int, rounds: int) 
     spans: list[tuple[int, int, int]] = []
     for number, line in enumerate(lines, start=2):
         try:
-            client = client_id(line["client"].strip(), names, count, "availability")
+            client = _find(line["client"].strip(), names, count)
             spans.append((client, int(line["from"]), int(line["to"])))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(

@@ -17,6 +17,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scool.algorithms import METHODS
+from scool.attendance import Attendance
 from scool.contracts import Engine
 from scool.data.catalogue import DataConfig
 from scool.engine.ranks.group import Ranks, join_group, leave_group
@@ -36,6 +37,16 @@ SPLIT = "\n"  # between the case and the name of a tensor
 SOME = ("local", "scool-sbm", "scool-attention", "dpsgd", "fedavg", "cga", "fedfomo", "l2c")
 """A method for each way in which ranks talk to each other."""
 METRIC = {"classification": ("auc",), "regression": ("mae",)}
+
+
+OWNERS = "owners that come and go"
+COMING = Attendance(
+    len(SIZES),
+    seed=3,
+    participation=0.6,
+    stragglers=0.5,
+    factors=torch.tensor([1.0, 0.5, 1.0, 2.0, 1.0, 0.5, 1.0], dtype=torch.float64),
+)
 
 
 def method(name: str, **options: Any) -> Any:
@@ -67,18 +78,23 @@ def cases(ranks: int) -> dict[str, tuple[Any, Any]]:
     found["pair draws"] = (method(sbm, cross_draw="pair", cross_samples=2), plain)
     found["coupling"] = (method(sbm, model_coupling=0.1), plain)
     found["candidates"] = (method(sbm, candidates=4), plain)
+    for name in ("scool-sbm", "fedavg", "cga"):
+        found[f"{name}, {OWNERS}"] = (method(name), plain)
     found["one step"] = (method("cga", steps=1, beta=0.5), plain)
     return found
 
 
-def steps(algorithm: Any, federation: Any, build: Callable[..., Engine]) -> dict[str, Tensor]:
+def steps(
+    algorithm: Any, federation: Any, build: Callable[..., Engine], **options: Any
+) -> dict[str, Tensor]:
     """Some rounds, and all that they give: models, graphs, scores, and what it cost."""
     federation = prepare_data(federation, algorithm, seed=3)
     module = tanh_net(outputs=federation.num_outputs)
-    engine = build(federation, module, seed=3, device="cpu")
+    engine = build(federation, module, seed=3, device="cpu", **options)
     state = algorithm.init(engine, parameters_of(module))
     found: dict[str, Tensor] = {}
     for t in range(ROUNDS):
+        engine.begin_round(t)
         state, info = algorithm.step(engine, state, t)
         found |= {
             f"{t}/{name}": torch.as_tensor(as_matrix(value)).double()
@@ -106,7 +122,8 @@ def all_steps(build: Callable[..., Engine], ranks: int = 3) -> dict[str, Tensor]
     torch.set_num_threads(1)
     found: dict[str, Tensor] = {}
     for case, (algorithm, federation) in cases(ranks).items():
-        part = steps(algorithm, federation, build)
+        options = {"attendance": COMING} if case.endswith(OWNERS) else {}
+        part = steps(algorithm, federation, build, **options)
         found |= {f"{case}{SPLIT}{name}": t.contiguous().clone() for name, t in part.items()}
     return found
 

@@ -74,7 +74,7 @@ def test_three_lines_of_the_readme_are_all_that_is_needed(
 
 def test_what_is_exported_says_what_it_is(result: scool.Result, whole: Path) -> None:
     about = json.loads((whole / "about.json").read_text())
-    assert (about["method"], about["rounds"], about["task"]) == ("SCooL", 2, "classification")
+    assert (about["method"], about["rounds"], about["task"]) == ("SCooL-SBM", 2, "classification")
     assert result.graph is not None
     last = result.history[-1]
     for number, client in enumerate(about["clients"]):

@@ -231,3 +231,13 @@ def test_a_run_without_a_checkpoint_says_so(result: scool.Result, tmp_path: Path
     change_header(run, status="running")
     with pytest.raises(RunError, match="no checkpoint yet"):
         scool.load_model(run, 0)
+
+
+def test_clients_have_their_names_in_files_and_on_axes(tmp_path: Path) -> None:
+    names = ("city", "port, old", "hill", "lake")
+    graph = Graph.of(torch.eye(4).flip(0), client_names=names)
+    lines = graph.write_csv(tmp_path / "graph.csv").read_text().splitlines()
+    assert lines[:2] == ["client,from,weight", "city,lake,1.0"]
+    assert lines[2] == '"port, old",hill,1.0'
+    axes = graph.plot().axes[0]
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == list(names)

@@ -20,7 +20,13 @@ def largest_other(w: Tensor) -> float:
 
 
 def draw_graph(
-    axes: Any, w: Tensor, order: Sequence[int], title: str, by: str, ticks: int = MOST_TICKS
+    axes: Any,
+    w: Tensor,
+    order: Sequence[int],
+    title: str,
+    by: str,
+    ticks: int = MOST_TICKS,
+    names: Sequence[str] | None = None,
 ) -> Any:
     """Who learns from whom; the scale ends at the largest weight to another client."""
     shown = w.double().cpu().nan_to_num(0.0).clamp(min=0).numpy()[np.ix_(order, order)]
@@ -30,8 +36,10 @@ def draw_graph(
     axes.set_xlabel("learns from client")
     axes.set_ylabel(f"client, by {by}")
     axes.grid(visible=False)
-    name_clients(axes.set_xticks, order, ticks)
-    name_clients(axes.set_yticks, order, ticks)
+    name_clients(axes.set_xticks, order, ticks, names)
+    name_clients(axes.set_yticks, order, ticks, names)
+    if names and len(order) <= ticks:
+        axes.tick_params(axis="x", labelrotation=90)
     return image
 
 
@@ -59,11 +67,13 @@ def draw_sizes(axes: Any, counts: Tensor, order: Sequence[int], by: str) -> None
     name_clients(axes.set_xticks, order)
 
 
-def graph_picture(w: Tensor, order: Sequence[int], title: str, by: str) -> Picture:
+def graph_picture(
+    w: Tensor, order: Sequence[int], title: str, by: str, names: Sequence[str] | None = None
+) -> Picture:
     """One graph with its scale."""
     with styled():
         figure, ((axes,),) = picture(width=COLUMN, height=2.9)
-        image = draw_graph(axes, w, order, title, by)
+        image = draw_graph(axes, w, order, title, by, names=names)
         figure.colorbar(image, ax=axes, label="weight", shrink=0.8)
     return figure
 
@@ -84,8 +94,14 @@ def partition_picture(
     return figure
 
 
-def name_clients(set_ticks: Any, order: Sequence[int], most: int = MOST_TICKS) -> None:
-    """Some of the numbers, where they tell about those in between; else all or none."""
+def name_clients(
+    set_ticks: Any, order: Sequence[int], most: int = MOST_TICKS, names: Sequence[str] | None = None
+) -> None:
+    """All names of few clients; else some of the numbers, where they tell about those in between,
+    all or none."""
+    if names and len(order) <= most:
+        set_ticks(range(len(order)), [_short(names[client]) for client in order])
+        return
     if len(order) > most and list(order) != sorted(order):
         set_ticks([])
         return

@@ -1,6 +1,8 @@
 """The learned graph with what a person does with it: look, ask, hand it on."""
 
+import csv
 import re
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -64,7 +66,7 @@ class Graph(Tensor):
         from scool.display.order import shown_order
 
         order, by = shown_order(self.groups, self.classes, len(self))
-        return graph_picture(self, order, plain(self.title), by)
+        return graph_picture(self, order, plain(self.title), by, self.client_names)
 
     def to_pandas(self) -> Any:
         """A pandas table: rows learn from columns."""
@@ -94,10 +96,12 @@ class Graph(Tensor):
         return Path(path)
 
     def write_csv(self, path: str | Path) -> Path:
-        """One line an edge: client, from, weight."""
-        lines = ["client,from,weight"]
-        lines += [f"{i},{j},{float(self[i, j])!r}" for i, j in self.nonzero().tolist()]
-        write_bytes(Path(path), ("\n".join(lines) + "\n").encode())
+        """One line per edge: client, from, weight; clients by name where they have names."""
+        names, text = self._names(), StringIO(newline="")
+        lines = csv.writer(text, lineterminator="\n")
+        lines.writerow(["client", "from", "weight"])
+        lines.writerows([names[i], names[j], float(self[i, j])] for i, j in self.nonzero().tolist())
+        write_bytes(Path(path), text.getvalue().encode())
         return Path(path)
 
     def _repr_html_(self) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from scool.algorithms import METHODS, SCooL
 from scool.algorithms.between_rounds import EarlyStopping, with_between, with_share
 from scool.attendance import Attendance
 from scool.contracts import Engine, Method, Recorder
@@ -104,6 +105,25 @@ def model_options(model: Model) -> dict[str, Any] | None:
     return as_dict(model) if isinstance(model, ModelConfig) else None
 
 
+def name_of(method: Any) -> str:
+    """How records call a method of which only the options are known: SCooL by its recipe, or by its
+    prior where it equals none (the local steps do not count); others by their class.
+
+    >>> from scool.priors import SBM
+    >>> name_of(SCooL(prior=SBM())), name_of(SCooL(prior=SBM(num_blocks=2)))
+    ('scool-sbm', 'SCooL-SBM')
+    """
+    if not isinstance(method, SCooL):
+        return type(method).__name__
+    options = as_dict(method) | {"sgd": None, "prior_name": type(method.prior).__name__}
+    for name, (_, recipe) in METHODS.items():
+        if isinstance(recipe, SCooL):
+            found = as_dict(recipe) | {"sgd": None, "prior_name": type(recipe.prior).__name__}
+            if found == options:
+                return name
+    return f"SCooL-{type(method.prior).__name__}"
+
+
 def prepare_data(federation: Federation, method: Method[Any], seed: int) -> Federation:
     """Validation samples for a method that judges by them; the others train on all."""
     share = method.validation
@@ -119,8 +139,6 @@ def prepare(
     settings = order.settings
     order.tell_other_processes()
     ranks = processes()
-    for remark in remarks(method, settings.rounds) if ranks.is_first else []:
-        warnings.warn(remark, stacklevel=3)
     method = with_share(method, settings.participation)
     method = with_between(method, settings.slow_momentum, settings.model_average)
     if settings.patience:
@@ -128,6 +146,9 @@ def prepare(
     federation = prepare_data(federation, method, settings.seed)
     names = federation.client_names
     attendance = settings.attendance(federation.num_clients, names, method)
+    said = remarks(method, settings.rounds) + attendance.remarks(settings.rounds)
+    for remark in said if ranks.is_first else []:
+        warnings.warn(remark, stacklevel=3)
     metrics = chosen_metrics(settings.metrics, federation.task)
     module, theta0 = prepare_model(model, federation, settings.seed)
     engine = _engine(federation, module, settings, ranks, attendance)
@@ -231,7 +252,7 @@ def _header(
     return {
         "format": FORMAT,
         "status": "running",
-        "method": order.name or type(method.plain).__name__,
+        "method": order.name or name_of(method.plain),
         "rounds": order.settings.rounds,
         "rounds_done": 0,
         "seed": order.settings.seed,

@@ -54,14 +54,32 @@ class Result:
 
     @property
     def graph(self) -> Graph | None:
-        """(K, K) the weights of the last round; row i is whom client i learned from. A tensor with
-        `plot`, `to_pandas`, `to_networkx`, `write_graphml` and `write_csv`."""
+        """(K, K) the weights of the last round, for a client that was absent then those of the last
+        round in which it took part; row i is whom client i learned from. A tensor with `plot`,
+        `to_pandas`, `to_networkx`, `write_graphml` and `write_csv`."""
         if not self.graphs:
             return None
         last, about = max(self.graphs), self.federation
         title = f"{self.method}, round {last + 1}"
-        w = as_matrix(self.graphs[last])
+        w = self._last_rows(as_matrix(self.graphs[last]))
         return Graph.of(w, title, about.client_names, about.groups, about.classes)
+
+    def _last_rows(self, w: Tensor) -> Tensor:
+        """The graph of the last round with the earlier rows of those who were absent then."""
+        missing: set[int] = set()
+        for row in reversed(self.history):
+            absent = row.get("absent") or []
+            if isinstance(absent, int):  # of many clients only their number is known
+                return w
+            if row["round"] == max(self.graphs):
+                missing = set(absent)
+                w = w.clone() if missing else w
+            elif found := sorted(missing.difference(absent)) if row["round"] in self.graphs else []:
+                w[found] = as_matrix(self.graphs[row["round"]])[found].to(w.dtype)
+                missing.difference_update(found)
+            if not missing:
+                break
+        return w
 
     @property
     def elbo(self) -> list[float]:
