@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from scool.data.federation import Task
 from scool.graph.edges import Edges, Matrix
 from scool.health import Health, Reason
 from scool.learning.cross import CrossDraw
@@ -233,6 +234,14 @@ class Engine(Protocol):
         where it has one per client, which tells such tensors from those that all hold alike."""
         ...
 
+    def view(
+        self, name: str, module: nn.Module | None = None, *, whole: bool = False
+    ) -> "Engine":
+        """The same clients and the same ledger with a health of its own, kept under a name: with
+        another network, or (`whole`) with their validation samples among the training samples. For
+        a method that trains several models per client, whose failures are not one another's."""
+        ...
+
     def train(
         self,
         theta: Tree,
@@ -354,7 +363,7 @@ class Engine(Protocol):
 
 VERBS = frozenset(
     "train train_at products weighted_sums mix fetch cross_loss peer_loss cross_gradient gradient "
-    "squared_distances inner measure judge gather total".split()
+    "squared_distances inner measure judge gather total view".split()
 )
 """All verbs that a method may use."""
 
@@ -396,6 +405,12 @@ class Method(Generic[S]):
         others may learn from them from now on."""
         del clients
         return state
+
+    def predictor(self, module: nn.Module, task: Task) -> nn.Module:
+        """The network that `theta` are the parameters of, which is scored, kept and exported: the
+        module itself, unless what a client answers with is more than one such model."""
+        del task
+        return module
 
     def complete(self) -> Self:
         """The same with what the files hold that its options name, so that records hold it too."""

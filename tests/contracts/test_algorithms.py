@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from records import killed_after
-from scool.algorithms import METHODS
+from scool.algorithms import METHODS, SCooL
 from scool.contracts import Engine
 from scool.data.catalogue import DataConfig
 from scool.data.federation import Federation
@@ -31,6 +31,7 @@ from toys import (
     poisoned,
     regression,
     start,
+    tanh_net,
 )
 
 ROUNDS = 3
@@ -41,7 +42,7 @@ def method(name: str, lr: float = 0.05, **options: Any) -> Any:
     """A method as `scool run` would set it up, sparse after the second round."""
     algorithm = default_run(name, DataConfig()).algorithm
     algorithm = with_options(algorithm, {"lr": lr, "epochs": 2, "batch_size": 4} | options, "test")
-    if name.startswith("scool"):
+    if isinstance(algorithm, SCooL):
         algorithm = with_options(algorithm, {"sparsify_round": 1, "fraction": 0.4}, "test")
     return algorithm
 
@@ -65,14 +66,17 @@ def name(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def check_round(state: Any, info: Any, engine: Any, federation: Federation, t: int) -> None:
+def check_round(
+    algorithm: Any, state: Any, info: Any, engine: Any, federation: Federation, t: int
+) -> None:
     K = federation.num_clients
     graph = info["graph"]
     assert graph.shape == (K, K) and is_finite(state.theta)
     assert bool(graph.isfinite().all()) and bool((graph >= 0).all())
     torch.testing.assert_close(graph.sum(dim=1).double(), torch.ones(K).double())
     assert info["train_loss"].shape == (K,)
-    scores = evaluate(engine, state.theta, federation)
+    scorer = engine.view("scores", algorithm.predictor(tanh_net(outputs=federation.num_outputs), federation.task))
+    scores = evaluate(scorer, state.theta, federation)
     assert bool(scores.loss.isfinite().all()) and bool(scores.score.isfinite().all())
     json.dumps(describe_round(t, info, scores, engine, federation), allow_nan=False)
 
@@ -85,8 +89,9 @@ def test_three_rounds(name: str, task: str) -> None:
     state = algorithm.init(engine, theta0)
     for t in range(ROUNDS):
         state, info = algorithm.step(engine, state, t)
-        check_round(state, info, engine, federation, t)
-    assert any(not torch.equal(t[0], theta0[n]) for n, t in state.theta.items())  # it learned
+        check_round(algorithm, state, info, engine, federation, t)
+    first = algorithm.init(engine, theta0).theta
+    assert any(not torch.equal(t[0], first[n][0]) for n, t in state.theta.items())  # it learned
 
 
 VERBS = {name for name, verb in vars(Engine).items() if inspect.isfunction(verb) and name[0] != "_"}
@@ -96,8 +101,8 @@ VERBS -= {"replicate", "begin_round"}
 class Watched:
     """An engine that remembers which of its verbs are used, and which way models go."""
 
-    def __init__(self, engine: Any) -> None:
-        self.engine, self.used, self.ways = engine, set[str](), set[str]()
+    def __init__(self, engine: Any, used: set[str], ways: set[str]) -> None:
+        self.engine, self.used, self.ways = engine, used, ways
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.engine, name)
@@ -106,7 +111,8 @@ class Watched:
             self.used.add(name)
             if name == "mix":
                 self.ways.add(options.get("via", "peers"))
-            return found(*values, **options)
+            result = found(*values, **options)
+            return Watched(result, self.used, self.ways) if name == "view" else result
 
         return verb if name in VERBS else found
 
@@ -114,7 +120,7 @@ class Watched:
 def test_a_method_declares_the_verbs_it_uses_and_whom_it_meets(name: str) -> None:
     algorithm = method(name)
     engine, theta0 = start(prepare_data(classification(), algorithm, seed=3))
-    watched = Watched(engine)
+    watched = Watched(engine, set(), set())
     state = algorithm.init(watched, theta0)
     for t in range(4):
         state, _ = algorithm.step(watched, state, t)
@@ -142,10 +148,10 @@ def test_one_client_two_clients_and_clients_of_one_sample(name: str, sizes: tupl
     else:  # two samples hold two classes
         federation = classification(sizes, classes=2)
     state, infos, engine = steps(method(name), federation)
-    check_round(state, infos[-1], engine, federation, ROUNDS - 1)
+    check_round(method(name), state, infos[-1], engine, federation, ROUNDS - 1)
     federation = regression(sizes)
     state, infos, engine = steps(method(name, lr=0.02), federation)
-    check_round(state, infos[-1], engine, federation, ROUNDS - 1)
+    check_round(method(name), state, infos[-1], engine, federation, ROUNDS - 1)
 
 
 def test_a_client_in_quarantine_does_not_poison_the_others(name: str) -> None:

@@ -165,6 +165,21 @@ def attention_released(r: Round) -> Cost:
     return attention(r, copies=K)
 
 
+def kinds_twice(r: Round) -> Cost:
+    """What each kind costs by itself, with all samples and without those it is judged by."""
+    engine, theta0 = start(prepare_data(classification(SIZES), r.algorithm, seed=3))
+    total = 0, 0
+    for part in (engine, engine.view("all", whole=True)):
+        for kind in r.algorithm.methods.values():
+            state = kind.init(part, theta0)
+            for t in range(r.number + 1):
+                part.ledger.close_round()
+                state, _ = kind.step(part, state, t)
+            spent = part.ledger.close_round()
+            total = add(total, (spent.total_messages, spent.total_bytes))
+    return total
+
+
 TRAFFIC: dict[str, Callable[[Round], Cost]] = {
     "local": nothing,
     "fedavg": server,
@@ -186,6 +201,7 @@ TRAFFIC: dict[str, Callable[[Round], Cost]] = {
     "meta-l2c": meta,
     "dpsgd": gossip,
     "truth": gossip,
+    "tracks": kinds_twice,
     "scool-dirac": gossip,
     "scool-sbm": scool,
     "scool-sbm-learned": scool,
@@ -199,6 +215,8 @@ TRAFFIC: dict[str, Callable[[Round], Cost]] = {
 EPOCHS: dict[str, Callable[[Any], float]] = {
     "ditto": lambda a: 2 * a.sgd.epochs,  # the common and the personal model
     "fedrep": lambda a: a.sgd.epochs + a.head_epochs,
+    # four kinds, one with a head of its own, of judges and on all samples
+    "tracks": lambda a: 5 * a.sgd.epochs * (1 + sum(SIZES) / sum(n - max(1, n // 7) for n in SIZES)),
     "cga": lambda a: a.sgd.epochs * (1 + a.degree),  # also for the models of the neighbours
 }
 

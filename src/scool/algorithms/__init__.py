@@ -22,6 +22,7 @@ from scool.algorithms.pfedgraph import PFedGraph
 from scool.algorithms.pfedme import PFedMe
 from scool.algorithms.scool import SCooL
 from scool.algorithms.spdb import SPDB
+from scool.algorithms.tracks import Tracks
 from scool.algorithms.truth import Truth
 from scool.learning.cross import CrossDraw
 from scool.priors import MMSBM, SBM, Attention, Dirac
@@ -47,6 +48,7 @@ __all__ = [
     "PFedGraph",
     "PFedMe",
     "SCooL",
+    "Tracks",
     "Truth",
 ]
 
@@ -73,6 +75,7 @@ METHODS: dict[str, tuple[str, AnyAlgorithm]] = {
     "meta-l2c": ("the same by a common encoder", MetaL2C()),
     "pfedgraph": ("a graph by the similarity of models", PFedGraph()),
     "pens": ("gossip with those whose models suit one's own data", PENS()),
+    "tracks": ("alone, body, graph and common model, mixed per owner by evidence", Tracks()),
     "truth": ("mixing by the true graph, where it is known", Truth()),
     "scool-dirac": ("SCooL, Dirac prior: D-PSGD", SCooL(prior=Dirac())),
     "scool-sbm": ("SCooL, stochastic block model", SCooL(prior=SBM())),

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from scool.algorithms.shared.sharing import per_client
 from scool.contracts import Engine, Method
+from scool.data.federation import Task
 from scool.errors import require
 from scool.learning.losses import own_loss
 from scool.models.norms import is_statistic
@@ -34,6 +35,9 @@ class Around(Method[Any]):
 
     def admit(self, state: Any, clients: Tensor) -> Any:
         return state._replace(method=self.method.admit(state.method, clients))
+
+    def predictor(self, module: nn.Module, task: Task) -> nn.Module:
+        return self.method.predictor(module, task)
 
     def complete(self) -> Self:
         return replace(self, method=self.method.complete())

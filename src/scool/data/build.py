@@ -156,6 +156,19 @@ def with_validation(federation: Federation, fraction: float, seed: int) -> Feder
         raise DataError(f"{reason}: {error}") from error
 
 
+def without_validation(federation: Federation) -> Federation:
+    """The same clients, with their validation samples among the training samples."""
+    train, val = federation.train, federation.val
+    is_shared = train.x.data_ptr() == val.x.data_ptr() and len(train.x) == len(val.x)
+    x, offset = (train.x, 0) if is_shared else (torch.cat([train.x, val.x]), len(train.x))
+    index = torch.cat([train.index, val.index + offset], dim=1)
+    mask, y = torch.cat([train.mask, val.mask], dim=1), torch.cat([train.y, val.y], dim=1)
+    rows = [own.nonzero()[:, 0] for own in mask.cpu()]
+    joined = _part(Split(x, index, mask, y), rows, rows)
+    nobody = [own[:0] for own in rows]
+    return replace(federation, train=joined, val=_part(joined, nobody, rows))
+
+
 def _part(split: Split, rows: list[Tensor], stand_in: list[Tensor]) -> Split:
     columns, mask = pad_rows(rows, stand_in)
     clients = torch.arange(len(rows))[:, None]

@@ -8,10 +8,11 @@ from typing import Any, Self, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from scool.attendance import Attendance
 from scool.contracts import VERBS, MatrixT, Products, Route, Split, Trained, Updates
+from scool.data.build import without_validation
 from scool.data.federation import Federation
 from scool.engine.edges import (
     PairList,
@@ -70,6 +71,7 @@ class CommonVerbs(ABC):
         self.truth = federation.truth
         self.health = Health(self.num_clients)
         self.attendance = attendance or Attendance(self.num_clients, seed)
+        self._views: dict[str, Self] = {}
 
     @property
     def active(self) -> Tensor:
@@ -88,6 +90,17 @@ class CommonVerbs(ABC):
         nobody = copy.copy(self)
         nobody.owned = self.owned[:0]
         return nobody
+
+    def view(self, name: str, module: nn.Module | None = None, *, whole: bool = False) -> Self:
+        if name not in self._views:
+            data = without_validation(self.federation) if whole else self.federation
+            found = self._views[name] = self._seen_as(module, data)
+            found.ledger = self.ledger
+        return self._views[name]
+
+    @abstractmethod
+    def _seen_as(self, module: nn.Module | None, federation: Federation) -> Self:
+        """An engine like this one, with the same clients in the same places."""
 
     def collect(self, tree: Tree) -> Tree:
         return {name: t.cpu() for name, t in tree.items()}

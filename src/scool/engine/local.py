@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +74,16 @@ class LocalEngine(CommonVerbs):
         federation."""
         self.device = resolve_device(device)
         super().__init__(federation.to(self.device), seed, strict, attendance)
+        self._given = module
+        self._options: dict[str, Any] = {
+            "seed": seed,
+            "device": device,
+            "client_chunk": client_chunk,
+            "strict": strict,
+            "precision": precision,
+            "ids": ids,
+            "attendance": attendance,
+        }
         module = copy.deepcopy(module)  # the caller's stays as it is
         self.norms = norm_names(module)
         module = with_streams(with_client_norms(module))
@@ -96,6 +106,9 @@ class LocalEngine(CommonVerbs):
         whole = self.federation.train.is_finite() & self.federation.val.is_finite()
         broken = (~whole).nonzero()[:, 0].tolist()
         self.health.quarantine(dict.fromkeys(broken, BROKEN_DATA), strict)
+
+    def _seen_as(self, module: nn.Module | None, federation: Federation) -> "LocalEngine":
+        return LocalEngine(federation, module or self._given, **self._options)
 
     # ------------------------------------------------------------------ local learning
 

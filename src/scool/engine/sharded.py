@@ -73,11 +73,24 @@ class ShardedEngine(CommonVerbs):
         """Hold the clients that a placement gives to this rank."""
         self.placement = placement
         self._exchange = Exchange(self.ranks, placement)
+        self._views.clear()  # their clients are elsewhere
         self._mine = placement.held[self.ranks.rank]  # (n,) ids, on the CPU
         shard = cut(self.federation, self._mine)
         self._stack = LocalEngine(shard, ids=self._mine, **self._options)
         self.owned = self._mine.to(self._stack.device)
         self.quarantine(self.health.reasons)
+
+    def _seen_as(self, module: nn.Module | None, federation: Federation) -> "ShardedEngine":
+        options = self._options | ({} if module is None else {"module": module})
+        module = options.pop("module")
+        return ShardedEngine(
+            federation,
+            module,
+            ranks=self.ranks,
+            placement=self.placement,
+            strict=self.strict,
+            **options,
+        )
 
     def move(self, placement: Placement, tree: Tree) -> Tree:
         """Hold other clients from now on; the rows of a tree go with them."""

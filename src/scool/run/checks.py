@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from scool.contracts import Engine, Method, OwnMethod
-from scool.data.federation import Federation
+from scool.data.federation import Federation, Task
 from scool.errors import ConfigError, ModelError, QuarantineError, first_few, require
 from scool.graph.edges import SMALL, Edges, Matrix
 from scool.graph.normalise import edges_without, without
@@ -72,6 +72,10 @@ class Adopted(Method[Any]):
 
     def remark(self, rounds: int) -> str:
         return str(self.own.remark(rounds)) if hasattr(self.own, "remark") else ""
+
+    def predictor(self, module: nn.Module, task: Task) -> nn.Module:
+        own = getattr(self.own, "predictor", None)
+        return module if own is None else own(module, task)
 
     @property
     def plain(self) -> Any:

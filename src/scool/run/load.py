@@ -13,6 +13,7 @@ from scool.data.preprocessing import Preprocessing
 from scool.data.transform import ImageTransform
 from scool.errors import ConfigError, RunError, require, unknown
 from scool.models import ModelConfig, fixed_tensors, unstack
+from scool.models.mixture import LOG_WEIGHTS, MOST_MEMBERS, Mixture
 from scool.recording.clients import Clients, read_clients
 from scool.recording.folder import RunFolder
 from scool.recording.models import (
@@ -148,7 +149,7 @@ def assemble(
     Raises:
         ConfigError: there is no network, or it is another one.
     """
-    network = _network(about, module, path, "meta")
+    network = _as_kept(_network(about, module, path, "meta"), params, about)
     fixed = {name: tuple(t.shape) for name, t in fixed_tensors(network).items()}
     expected = {name: tuple(p.shape) for name, p in network.named_parameters()} | fixed
     found = {name: tuple(p.shape) for name, p in params.items()}
@@ -162,7 +163,7 @@ def assemble(
             f"the module and {found.get(name, 'missing')} in the record. Give the one it was "
             "trained with"
         )
-    network = _network(about, module, path, "cpu")
+    network = _as_kept(_network(about, module, path, "cpu"), params, about)
     network.load_state_dict(params, strict=False)
     transform = (
         ImageTransform(tuple(about["mean"]), tuple(about["std"])) if about.get("mean") else None
@@ -181,6 +182,14 @@ def assemble(
         takes_tokens=bool(about.get("tokens")),
         preprocessing=Preprocessing.from_dict(prepared) if prepared else None,
     ).eval()
+
+
+def _as_kept(network: nn.Module, params: Params, about: Mapping[str, Any]) -> nn.Module:
+    """The network, or the mixture of several such that a method has made."""
+    if LOG_WEIGHTS not in params or params[LOG_WEIGHTS].dim() != 1:
+        return network
+    task = "regression" if about.get("classes") is None else "classification"
+    return Mixture(network, min(len(params[LOG_WEIGHTS]), MOST_MEMBERS), task)
 
 
 def _network(about: Mapping[str, Any], module: Own | None, path: Path, device: str) -> nn.Module:

@@ -166,7 +166,7 @@ def _loop(run: Run, stop: Stop) -> None:
             info = as_mixed(info, engine.active)
             scores = None
             if settings.evaluates(t):
-                scores = evaluate(engine, state.theta, run.federation, metrics=run.metrics)
+                scores = evaluate(run.scorer, state.theta, run.federation, metrics=run.metrics)
             row = describe_round(t, info, scores, engine, run.federation)
             row |= describe_owners(engine, run.attendance.slow(t))
             progress.finish_round(state, row, info, engine, time.perf_counter() - began)
@@ -224,7 +224,7 @@ def _finish(run: Run) -> Result:
         history=progress.history,
         graphs=progress.graphs,
         federation=run.federation,
-        module=run.module,
+        module=run.predictor,
         run_dir=writer.path if writer else None,
         network=run.header["model"],
         run=writer.run if writer else run.header["run"],

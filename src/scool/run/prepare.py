@@ -76,7 +76,8 @@ class Run:
     settings: RunSettings
     method: Method[Any]
     federation: Federation
-    module: nn.Module
+    module: nn.Module  # that is trained
+    predictor: nn.Module  # that answers with the models in `theta`; mostly the same
     engine: Engine
     header: Mapping[str, Any]
     progress: Progress
@@ -84,6 +85,12 @@ class Run:
     bytes_at_start: int
     metrics: Sequence[Metric]  # besides the score
     attendance: Attendance
+
+    @property
+    def scorer(self) -> Engine:
+        """The engine as `theta` sees it."""
+        is_one = self.predictor is self.module
+        return self.engine if is_one else self.engine.view("scores", self.predictor)
 
 
 def prepare_model(model: Model, federation: Federation, seed: int) -> tuple[nn.Module, Params]:
@@ -154,7 +161,8 @@ def prepare(
     engine = _engine(federation, module, settings, ranks, attendance)
     check_test(federation, settings.strict, ranks.is_first)
     check_verbs(method, engine)
-    fixed = {} if order.out is None else fixed_tensors(module, theta0)
+    predictor = method.predictor(module, federation.task)
+    fixed = {} if order.out is None else fixed_tensors(predictor, parameters_of(predictor))
     identity = identity_of(method, federation, settings.seed, theta0, fixed)
     identity |= {"owners": attendance.about} if attendance.about else {}
     header = _header(order, method, engine.device, model_options(model), identity)
@@ -174,6 +182,7 @@ def prepare(
         method,
         federation,
         module,
+        predictor,
         engine,
         header,
         progress,

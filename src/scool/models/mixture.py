@@ -1,0 +1,52 @@
+"""Several models of a client as one: the average of what they answer."""
+
+import copy
+from typing import Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from scool.types import Tree
+
+LOG_WEIGHTS = "log_weights"
+MOST_MEMBERS = 64  # of a record: more is damage
+
+
+@final
+class Mixture(nn.Module):
+    r"""$p(y \mid x) = \sum_a \omega_a\, p(y \mid x; \theta_a)$.
+
+    For classification the outputs are the log-probabilities of the mixture, which are logits, too;
+    for regression the weighted mean of the outputs.
+    """
+
+    def __init__(self, module: nn.Module, count: int, task: Literal["classification", "regression"]):
+        super().__init__()
+        self.members = nn.ModuleList([copy.deepcopy(module) for _ in range(count)])
+        first = next(module.parameters())
+        equal = torch.full((count,), 1 / count, dtype=first.dtype, device=first.device)
+        self.log_weights = nn.Parameter(equal.log())
+        self.is_classification = task == "classification"
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs = torch.stack([member(x) for member in self.members])  # (A, s, C)
+        weights = self.log_weights.log_softmax(0)[:, None, None]
+        if self.is_classification:
+            return torch.logsumexp(outputs.log_softmax(dim=-1) + weights, dim=0)
+        return (outputs * weights.exp()).sum(dim=0)
+
+
+def as_mixture(members: list[Tree], log_weights: Tensor) -> Tree:
+    """The parameters of a `Mixture` for each client from those of its members.
+
+    >>> sorted(as_mixture([{"weight": torch.zeros(2, 3)}], torch.zeros(2, 1)))
+    ['log_weights', 'members.0.weight']
+    """
+    named = {f"members.{a}.{n}": t for a, tree in enumerate(members) for n, t in tree.items()}
+    return named | {LOG_WEIGHTS: log_weights}
+
+
+def member(tree: Tree, number: int) -> Tree:
+    """The parameters of one member."""
+    prefix = f"members.{number}."
+    return {n.removeprefix(prefix): t for n, t in tree.items() if n.startswith(prefix)}
