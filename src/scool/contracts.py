@@ -234,9 +234,7 @@ class Engine(Protocol):
         where it has one per client, which tells such tensors from those that all hold alike."""
         ...
 
-    def view(
-        self, name: str, module: nn.Module | None = None, *, whole: bool = False
-    ) -> "Engine":
+    def view(self, name: str, module: nn.Module | None = None, *, whole: bool = False) -> "Engine":
         """The same clients and the same ledger with a health of its own, kept under a name: with
         another network, or (`whole`) with their validation samples among the training samples. For
         a method that trains several models per client, whose failures are not one another's."""

@@ -75,7 +75,9 @@ def check_round(
     assert bool(graph.isfinite().all()) and bool((graph >= 0).all())
     torch.testing.assert_close(graph.sum(dim=1).double(), torch.ones(K).double())
     assert info["train_loss"].shape == (K,)
-    scorer = engine.view("scores", algorithm.predictor(tanh_net(outputs=federation.num_outputs), federation.task))
+    scorer = engine.view(
+        "scores", algorithm.predictor(tanh_net(outputs=federation.num_outputs), federation.task)
+    )
     scores = evaluate(scorer, state.theta, federation)
     assert bool(scores.loss.isfinite().all()) and bool(scores.score.isfinite().all())
     json.dumps(describe_round(t, info, scores, engine, federation), allow_nan=False)

@@ -216,7 +216,9 @@ EPOCHS: dict[str, Callable[[Any], float]] = {
     "ditto": lambda a: 2 * a.sgd.epochs,  # the common and the personal model
     "fedrep": lambda a: a.sgd.epochs + a.head_epochs,
     # four kinds, one with a head of its own, of judges and on all samples
-    "tracks": lambda a: 5 * a.sgd.epochs * (1 + sum(SIZES) / sum(n - max(1, n // 7) for n in SIZES)),
+    "tracks": lambda a: (
+        5 * a.sgd.epochs * (1 + sum(SIZES) / sum(n - max(1, n // 7) for n in SIZES))
+    ),
     "cga": lambda a: a.sgd.epochs * (1 + a.degree),  # also for the models of the neighbours
 }
 

@@ -12,7 +12,7 @@ from scool.algorithms.fedrep import FedRep
 from scool.algorithms.local_only import LocalOnly
 from scool.algorithms.scool import SCooL
 from scool.algorithms.shared.judging import check_validation, require_validation
-from scool.contracts import Engine, Method
+from scool.contracts import Engine, Meets, Method
 from scool.data.federation import Task
 from scool.errors import check_fields, require, unknown
 from scool.graph.edges import Edges, Matrix
@@ -59,10 +59,8 @@ class Tracks(Method[TracksState]):
     $\sum_a \omega_{ia} w^a_{ij}$.
     """
 
-    meets = "server"
     learns_graph = True
     trains_theta = False
-    verbs = frozenset({"train", "mix", "cross_loss", "judge", "view"})
 
     kinds: str = ",".join(KINDS)
     """The kinds of cooperation, with commas between."""
@@ -84,6 +82,17 @@ class Tracks(Method[TracksState]):
         for name in names:
             if name not in KINDS:
                 unknown("kind", name, KINDS)
+
+    @property
+    def meets(self) -> Meets:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """A server, if one of the kinds needs it."""
+        ways = {method.meets for method in self.methods.values()}
+        return "server" if "server" in ways else "peers" if "peers" in ways else "nobody"
+
+    @property
+    def verbs(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Those of the kinds, and what judges them."""
+        return frozenset({"judge", "view"}).union(*(m.verbs for m in self.methods.values()))
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -117,14 +126,22 @@ class Tracks(Method[TracksState]):
             lost=torch.zeros(2 * count, engine.num_clients, dtype=torch.bool),
         )
 
+    def admit(self, state: TracksState, clients: Tensor) -> TracksState:
+        methods = self.methods.items()
+        return state._replace(
+            models={name: method.admit(state.models[name], clients) for name, method in methods},
+            judges={name: method.admit(state.judges[name], clients) for name, method in methods},
+        )
+
     def step(self, engine: Engine, state: TracksState, round: int) -> tuple[TracksState, Info]:
-        methods, models, judges, infos = self.methods, {}, {}, []
+        methods, infos = self.methods, list[Info]()
+        models, judges = dict[str, Any](), dict[str, Any]()
         views = [engine.view(f"model {name}", whole=True) for name in methods]
         views += [engine.view(f"judge {name}") for name in methods]
         for view, lost in zip(views, state.lost, strict=True):
             if bool(lost.any()):
-                view.quarantine(dict.fromkeys(lost.nonzero()[:, 0].tolist(), LOST))
-            view.health.absent.copy_(engine.health.absent)
+                view.quarantine({client: LOST for client in range(len(lost)) if lost[client]})
+            view.health.absent = engine.health.absent
         for a, (name, method) in enumerate(methods.items()):
             before = state.models[name]._replace(theta=member(state.theta, a))
             models[name], info = method.step(views[a], before, round)

@@ -81,16 +81,9 @@ class ShardedEngine(CommonVerbs):
         self.quarantine(self.health.reasons)
 
     def _seen_as(self, module: nn.Module | None, federation: Federation) -> "ShardedEngine":
-        options = self._options | ({} if module is None else {"module": module})
-        module = options.pop("module")
-        return ShardedEngine(
-            federation,
-            module,
-            ranks=self.ranks,
-            placement=self.placement,
-            strict=self.strict,
-            **options,
-        )
+        options = self._options if module is None else {**self._options, "module": module}
+        here = {"ranks": self.ranks, "placement": self.placement, "strict": self.strict}
+        return ShardedEngine(federation, **options, **here)
 
     def move(self, placement: Placement, tree: Tree) -> Tree:
         """Hold other clients from now on; the rows of a tree go with them."""

@@ -20,7 +20,9 @@ class Mixture(nn.Module):
     for regression the weighted mean of the outputs.
     """
 
-    def __init__(self, module: nn.Module, count: int, task: Literal["classification", "regression"]):
+    def __init__(
+        self, module: nn.Module, count: int, task: Literal["classification", "regression"]
+    ):
         super().__init__()
         self.members = nn.ModuleList([copy.deepcopy(module) for _ in range(count)])
         first = next(module.parameters())

@@ -64,8 +64,10 @@ def track_bound(log_lik: Tensor, weights: Tensor, pi: Tensor, pooling: float) ->
     r"""[TRACK-bound] (K,) $\sum_s \log \sum_a \omega_{ia} \exp \ell_{isa} + \kappa \sum_a \pi_a
     \log \omega_{ia}$, which no step of EM lowers."""
     log_w = weights.clamp_min(1e-300).log()
-    explained = torch.logsumexp(log_lik + log_w[:, None, :], dim=-1).nan_to_num(0.0).sum(dim=1)
-    return explained + pooling * (pi * log_w).sum(dim=-1)
+    here = log_lik.isfinite().all(dim=-1)
+    known = log_lik.where(here[..., None], 0.0)
+    samples = torch.logsumexp(known + log_w[:, None, :], dim=-1).where(here, 0.0)
+    return samples.sum(dim=1) + pooling * (pi * log_w).sum(dim=-1)
 
 
 def gaussian_log_lik(squared_error: Tensor, outputs: int) -> Tensor:

@@ -1,0 +1,135 @@
+"""Several kinds of cooperation, mixed per owner by evidence."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.func import functional_call
+
+import scool
+from scool.algorithms import Tracks
+from scool.data.build import with_validation, without_validation
+from scool.engine.local import LocalEngine
+from scool.errors import ConfigError
+from scool.models.mixture import Mixture, member
+from scool.run.prepare import prepare_data
+from toys import assert_trees_equal, classification, regression, start
+
+SGD = scool.LocalSGD(lr=0.1, epochs=1, batch_size=4)
+
+
+def after(method: Any, engine: Any, theta0: Any, rounds: int) -> Any:
+    state = method.init(engine, theta0)
+    for t in range(rounds):
+        state, _ = method.step(engine, state, t)
+    return state
+
+
+def test_each_kind_trains_as_it_would_alone() -> None:
+    """The models on all samples, the judges without those that are held out."""
+    tracks = Tracks(sgd=SGD)
+    whole = classification((7, 9, 8))
+    engine, theta0 = start(prepare_data(whole, tracks, seed=3))
+    state = after(tracks, engine, theta0, 3)
+    everything, _ = start(without_validation(engine.federation))
+    for a, (name, method) in enumerate(tracks.methods.items()):
+        alone = after(method, everything, theta0, 3).theta
+        assert_trees_equal(member(state.theta, a), alone)
+        assert_trees_equal(state.judges[name].theta, after(method, engine, theta0, 3).theta)
+
+
+def test_validation_samples_come_back_to_training() -> None:
+    whole = classification((7, 9, 8))
+    back = without_validation(with_validation(whole, 0.3, seed=0))
+    assert back.train.sizes.tolist() == [7, 9, 8] and back.val.sizes.tolist() == [0, 0, 0]
+    for i in range(3):
+        rows = [f.train.index[i][f.train.mask[i]].sort().values for f in (whole, back)]
+        assert torch.equal(rows[0], rows[1])
+    own = replace(whole, val=whole.test)  # of another pool
+    joined = without_validation(own)
+    sizes = (whole.train.sizes + whole.test.sizes).tolist()
+    assert joined.train.sizes.tolist() == sizes
+    i, n = 1, int(whole.train.sizes[1])
+    x = joined.train.x[joined.train.index[i][joined.train.mask[i]]][n:]
+    assert torch.equal(x, whole.test.x[whole.test.index[i][whole.test.mask[i]]])
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_an_answer_is_the_average_of_those_of_the_kinds(task: str) -> None:
+    federation = classification((9, 8)) if task == "classification" else regression((9, 8))
+    tracks = Tracks(sgd=replace(SGD, lr=0.05), kinds="alone,common", pooling=1.0)
+    result = scool.fit(federation, "mlp", tracks, rounds=3, device="cpu")
+    assert isinstance(result.module, Mixture)
+    x = torch.randn(5, *federation.input_shape)
+    plain = result.module.members[0]
+    weights = torch.tensor(result.history[-1]["tracks"][0])
+    theta = scool.run.result.unstack(result.theta, 0)  # type: ignore[attr-defined]
+    answers = [functional_call(plain, member(theta, a), (x,)) for a in range(2)]
+    if task == "classification":
+        mean = sum(w * f.softmax(dim=1) for w, f in zip(weights, answers, strict=True)).log()
+    else:
+        mean = sum(w * f for w, f in zip(weights, answers, strict=True))
+    torch.testing.assert_close(result.outputs(0, x), mean, rtol=1e-4, atol=1e-5)
+
+
+def test_contradicting_groups_choose_the_graph_and_strangers_themselves() -> None:
+    """Two groups that name digits differently: one model for all cannot explain both."""
+    federation = scool.digits(num_clients=8, groups=2, samples_per_client=40, seed=0)
+    sgd = scool.LocalSGD(lr=0.2, epochs=2, batch_size=8)
+    result = scool.fit(federation, "mlp", Tracks(sgd=sgd), rounds=12, device="cpu", eval_every=12)
+    alone = scool.fit(
+        federation, "mlp", scool.LocalOnly(sgd=sgd), rounds=12, device="cpu", eval_every=12
+    )
+    population = result.history[-1]["population"]
+    assert population[3] < 0.2 and sum(population) == pytest.approx(1)
+    assert float(result.accuracy.mean()) > float(alone.accuracy.mean()) + 2
+
+
+def test_a_kind_that_breaks_leaves_its_owner_in_the_run() -> None:
+    tracks = Tracks(sgd=SGD, kinds="alone,common")
+    engine, theta0 = start(prepare_data(classification((7, 9, 8)), tracks, seed=3))
+    state = after(tracks, engine, theta0, 1)
+    broken = {n: t.clone() for n, t in state.judges["common"].theta.items()}
+    for t in broken.values():
+        t[1] = torch.nan
+    judges = {**state.judges, "common": state.judges["common"]._replace(theta=broken)}
+    state, info = tracks.step(engine, state._replace(judges=judges), 1)
+    assert bool(engine.active.all()) and not engine.health.reasons
+    assert bool(info["tracks"].isfinite().all())
+    assert state.lost.sum() >= 1 and bool(state.lost[3, 1])
+    fresh, _ = start(engine.federation)  # as after a resume: the engine knows nothing
+    again, _ = tracks.step(fresh, state, 2)
+    assert torch.equal(again.lost, state.lost)
+    expected, info = tracks.step(engine, state, 2)
+    assert_trees_equal(again.theta, expected.theta)
+
+
+def test_models_are_loaded_and_exported(tmp_path: Path) -> None:
+    federation = scool.digits(num_clients=4, groups=2, seed=0)
+    result = scool.fit(
+        federation, "mlp", Tracks(sgd=SGD), rounds=2, device="cpu", out=tmp_path / "run"
+    )
+    x = federation.test.x[:20]
+    result.export(tmp_path / "out")
+    for place in ("run", "out"):
+        model = scool.load_model(tmp_path / place, 2)
+        torch.testing.assert_close(model(x), result.outputs(2, x))
+
+
+def test_wrong_kinds() -> None:
+    for kinds, words in (("", "some of"), ("alone,alone", "once"), ("alone,graf", "graph")):
+        with pytest.raises(ConfigError, match=words):
+            Tracks(kinds=kinds)
+
+
+def test_views_share_the_ledger_and_not_the_health() -> None:
+    engine, theta0 = start(with_validation(classification((7, 9, 8)), 0.3, seed=0))
+    view = engine.view("a", whole=True)
+    assert engine.view("a", whole=True) is view and view is not engine.view("b")
+    assert view.sizes.tolist() == [7, 9, 8] and engine.sizes.tolist() != [7, 9, 8]
+    view.train(view.replicate(theta0), SGD, 0)
+    assert engine.ledger.close_round().samples == 24
+    view.quarantine({0: scool.health.BROKEN_DATA})  # type: ignore[attr-defined]
+    assert bool(engine.active.all()) and isinstance(view, LocalEngine)
