@@ -33,6 +33,7 @@ class TracksState(NamedTuple):
     theta: Tree  # the mixtures; member a is the model of kind a, trained on all samples
     models: Mapping[str, Any]  # the state of each kind beside its models, which are in theta
     judges: Mapping[str, Any]  # the same kinds again, trained without the held-out samples
+    weights: Tensor  # (K, A) omega; who takes no part in a round keeps its own
     lost: Tensor  # (2A, K) bool: whose training broke in a kind, models first, then judges
 
 
@@ -118,11 +119,12 @@ class Tracks(Method[TracksState]):
         methods = self.methods
         models = {name: method.init(engine, theta0) for name, method in methods.items()}
         count = len(methods)
-        equal = torch.full((len(engine.owned), count), 1 / count)
+        equal = torch.full((engine.num_clients, count), 1 / count, dtype=torch.float64)
         return TracksState(
             theta=self._mixtures(engine, models, equal),
             models={name: state._replace(theta={}) for name, state in models.items()},
             judges={name: method.init(engine, theta0) for name, method in methods.items()},
+            weights=equal,
             lost=torch.zeros(2 * count, engine.num_clients, dtype=torch.bool),
         )
 
@@ -150,11 +152,13 @@ class Tracks(Method[TracksState]):
         log_lik = self._evidence(engine, [judge.theta for judge in judges.values()])
         pi = population_weights(log_lik)
         weights = owner_weights(log_lik, pi, self.pooling)
+        weights = weights.where(engine.active[:, None], state.weights)
         loss = torch.stack([info["train_loss"] for info in infos], dim=1)
         after = TracksState(
-            theta=self._mixtures(engine, models, weights[engine.owned.cpu()]),
+            theta=self._mixtures(engine, models, weights),
             models={name: found._replace(theta={}) for name, found in models.items()},
             judges=judges,
+            weights=weights,
             lost=torch.stack([_lost(view, engine) for view in views]),
         )
         return after, {
@@ -165,12 +169,13 @@ class Tracks(Method[TracksState]):
         }
 
     def _mixtures(self, engine: Engine, states: Mapping[str, Any], weights: Tensor) -> Tree:
-        log_weights = weights.clamp_min(1e-30).log().to(engine.device, engine.dtype)
-        return as_mixture([state.theta for state in states.values()], log_weights)
+        log_weights = weights.clamp_min(1e-30).log()[engine.owned.cpu()]
+        models = [state.theta for state in states.values()]
+        return as_mixture(models, log_weights.to(engine.device, engine.dtype))
 
     def _evidence(self, engine: Engine, thetas: list[Tree]) -> Tensor:
         """(K, S, A) log-likelihoods of the held-out samples; NaN where a client has no more, and
-        for clients in quarantine."""
+        for clients that take no part."""
         most = int(engine.val_sizes.max())
         kinds = [engine.judge(theta, "val", _per_sample(most), most + 1) for theta in thetas]
         found = torch.stack(kinds, dim=-1)
