@@ -26,14 +26,14 @@ def check_stackable(module: nn.Module) -> None:
     """
     for name, layer in module.named_modules():
         is_batch_norm = isinstance(layer, nn.modules.batchnorm._BatchNorm)
-        tracks = getattr(layer, "track_running_stats", False)
-        if is_batch_norm and not tracks:
+        keeps_statistics = getattr(layer, "track_running_stats", False)
+        if is_batch_norm and not keeps_statistics:
             raise ModelError(
                 f"layer {name!r} is a {type(layer).__name__} without running statistics: what it "
                 "says of a sample depends on the others of its batch. Leave out "
                 "track_running_stats=False, or use nn.GroupNorm"
             )
-        if tracks and not is_batch_norm:
+        if keeps_statistics and not is_batch_norm:
             raise ModelError(
                 f"layer {name!r} is a {type(layer).__name__} with running statistics, which only "
                 "batch normalisation may have. Leave out track_running_stats=True"
