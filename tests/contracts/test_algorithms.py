@@ -70,7 +70,7 @@ def check_round(
     algorithm: Any, state: Any, info: Any, engine: Any, federation: Federation, t: int
 ) -> None:
     K = federation.num_clients
-    graph = info["graph"]
+    graph = as_matrix(info["graph"])
     assert graph.shape == (K, K) and is_finite(state.theta)
     assert bool(graph.isfinite().all()) and bool((graph >= 0).all())
     torch.testing.assert_close(graph.sum(dim=1).double(), torch.ones(K).double())

@@ -11,7 +11,7 @@ from scool.algorithms.fedavg import FedAvg
 from scool.algorithms.fedrep import FedRep
 from scool.algorithms.local_only import LocalOnly
 from scool.algorithms.scool import SCooL
-from scool.algorithms.shared.judging import check_validation, require_validation
+from scool.algorithms.shared.checks import check_validation, require_validation
 from scool.contracts import Engine, Meets, Method
 from scool.data.federation import Task
 from scool.errors import check_fields, require, unknown
