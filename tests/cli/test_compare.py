@@ -21,6 +21,9 @@ def test_compare_resumes_what_is_missing(capsys: pytest.CaptureFixture[str]) -> 
     before = lines(capsys)
     assert {p.name for p in Path("c").iterdir()} == {
         "compare.json",
+        "compare.csv",
+        "summary.csv",
+        "summary.json",
         "local",
         "scool-sbm",
         "accuracy.png",

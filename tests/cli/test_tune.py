@@ -31,7 +31,7 @@ def test_tune_then_compare(capsys: pytest.CaptureFixture[str]) -> None:
     assert local["skipped"] == ["temperature"]
     assert "note: local has no option temperature: not searched for it" in captured.err
     assert "scool-sbm lr=0.05 temperature=0.5 epochs=1 seed=0, validation" in captured.err
-    assert {p.name for p in Path("t").iterdir()} == {"tune.json", "tune.jsonl"}
+    assert {p.name for p in Path("t").iterdir()} == {"tune.json", "tune.jsonl", "tune.csv"}
     chosen = json.loads(Path("t/tune.json").read_text())
     assert chosen["status"] == "finished"
     assert [row["options"] for row in chosen["chosen"]] == [local["options"], sbm["options"]]

@@ -171,4 +171,5 @@ def test_another_process_at_the_same_comparison_is_refused(tmp_path: Path) -> No
 
     results = run_comparison(comparison("local"), tmp_path / "c", [Second()])
     assert isinstance(results["local"][0], Result)
-    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == ["compare.json", "local"]
+    files = ["compare.csv", "compare.json", "local", "summary.csv", "summary.json"]
+    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == files

@@ -17,7 +17,6 @@ from scool.display.graphs import plot_graph
 from scool.display.live import Console
 from scool.display.records import read_runs
 from scool.display.style import WIDE
-from scool.display.tables import comparison_table
 from scool.errors import ConfigError
 from scool.learning.local_sgd import LocalSGD
 from scool.recording.disk import write_bytes
@@ -209,7 +208,7 @@ def finish(comparison: Comparison, out: Path, shown: Shown, ranks: int, asked: P
         for summary in summaries:
             print(json_module.dumps(summary))
         return 0
-    comparison_table(summaries, results.title)
+    print(results)
     for path in [*pictures, out]:
         print(path)
     return 0

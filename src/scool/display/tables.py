@@ -7,48 +7,119 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from scool.columns import shown
+from scool.columns import Column, shown
 from scool.evaluation.metrics import metric_columns
 
 
-def comparison_table(summaries: Sequence[Mapping[str, Any]], title: str | None = None) -> None:
+def comparison_table(summaries: Sequence[Mapping[str, Any]]) -> None:
     """Print one row per method on stdout."""
-    print(comparison_text(summaries, title))
+    print(comparison_text(summaries))
 
 
-def comparison_text(summaries: Sequence[Mapping[str, Any]], title: str | None = None) -> str:
-    """One row per method."""
-    width = 130 + 11 * len(metric_columns(summaries))
-    return _as_text(_comparison(summaries, title), width)
+def comparison_text(
+    summaries: Sequence[Mapping[str, Any]],
+    title: str | None = None,
+    notes: Sequence[str] = (),
+) -> str:
+    """One row per method, and below it what its spreads are, and notes."""
+    width = 155 + 11 * len(metric_columns(summaries))
+    table = _as_text(_comparison(summaries, title), width)
+    return "\n".join([table, *_caption(summaries), *notes])
 
 
 def comparison_columns(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
     """The names of the numbers that the table has."""
     name = _score_name(summaries)
-    columns = [*metric_columns(summaries), *shown("compare")]
-    return [f"{name}_mean", f"{name}_std", *(column.name for column in columns)]
+    found = [f"{name}_mean", f"{name}_std"]
+    found += ["std_over_seeds"] if _has(summaries, "std_over_seeds") else []
+    if _has(summaries, "vs_alone"):
+        ends = [f"vs_alone_{end}_over_clients" for end in ("low", "high")]
+        found += ["vs_alone_mean", *ends, "worse_off", "compared"]
+    if any((s.get("vs_alone") or {}).get("over_seeds") for s in summaries):
+        found += [f"vs_alone_{end}_over_seeds" for end in ("low", "high")]
+    return [*found, *(column.name for column in _columns(summaries))]
+
+
+def _has(summaries: Sequence[Mapping[str, Any]], name: str) -> bool:
+    return any(s.get(name) is not None for s in summaries)
+
+
+def _columns(summaries: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """The metrics and costs; no graph error where nobody knows the true graph."""
+    known = [column for column in shown("compare") if _has(summaries, column.name)]
+    return [*metric_columns(summaries), *known]
 
 
 def _score_name(summaries: Sequence[Mapping[str, Any]]) -> str:
-    return "r2" if any(s.get("r2_mean") is not None for s in summaries) else "accuracy"
+    return "r2" if _has(summaries, "r2_mean") else "accuracy"
 
 
 def _comparison(summaries: Sequence[Mapping[str, Any]], title: str | None) -> Table:
-    name = _score_name(summaries)
+    name, columns = _score_name(summaries), _columns(summaries)
+    digits = 3 if name == "r2" else 2
     table = Table(title=title, title_justify="left")
     table.add_column("method")
-    table.add_column("R2" if name == "r2" else "accuracy %", justify="right")
-    columns = [*metric_columns(summaries), *shown("compare")]
-    for column in columns:
-        table.add_column(column.words, justify="right")
-    for s in summaries:
+    extra = _extra_columns(summaries, digits)
+    headings = ["R2" if name == "r2" else "accuracy %", *extra, *(c.words for c in columns)]
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for row, s in enumerate(summaries):
         mean, std = s.get(f"{name}_mean"), s.get(f"{name}_std")
         table.add_row(
             s["method"],
-            _score(mean, std, 3 if name == "r2" else 2, bool(s.get("diverged"))) + _left_out(s),
+            _score(mean, std, digits, bool(s.get("diverged"))) + _left_out(s),
+            *(texts[row] for texts in extra.values()),
             *(column.text(s.get(column.name)) for column in columns),
         )
     return table
+
+
+def _extra_columns(summaries: Sequence[Mapping[str, Any]], digits: int) -> dict[str, list[str]]:
+    """The spread over seeds and the gain over training alone by heading, where there are any."""
+    found: dict[str, list[str]] = {}
+    if _has(summaries, "std_over_seeds"):
+        values = [s.get("std_over_seeds") for s in summaries]
+        found["± seeds"] = ["-" if value is None else f"{value:.{digits}f}" for value in values]
+    if alone := _alone(summaries):
+        gains = [s.get("vs_alone") or {} for s in summaries]
+        found[f"vs {alone} (95 %)"] = [_gain(gain, digits) for gain in gains]
+        found["worse off"] = [
+            f"{gain['worse']} of {gain['clients']}" if gain.get("clients") else "-"
+            for gain in gains
+        ]
+    return found
+
+
+def _alone(summaries: Sequence[Mapping[str, Any]]) -> str | None:
+    """The method that the others are compared with."""
+    return next((s["vs_alone"]["method"] for s in summaries if s.get("vs_alone")), None)
+
+
+def _gain(gain: Mapping[str, Any], digits: int) -> str:
+    if gain.get("mean") is None:
+        return "-"
+    low, high = gain["over_clients"] or (None, None)
+    ends = "" if low is None else f" ({low:+.{digits}f} to {high:+.{digits}f})"
+    return f"{gain['mean']:+.{digits}f}{ends}"
+
+
+def _caption(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the spreads are spreads of, in words."""
+    has_seeds, alone = _has(summaries, "std_over_seeds"), _alone(summaries)
+    lines = _spread_words(has_seeds)
+    if alone and not has_seeds:
+        lines.append("±: standard deviation over clients")
+    if alone:
+        lines.append(
+            f"vs {alone}: mean of the paired differences, client by client, with its 95 % interval "
+            f"over clients; worse off: clients that {alone} serves better"
+        )
+    return lines
+
+
+def _spread_words(has_seeds: bool) -> list[str]:
+    words = "±: standard deviation over clients, mean of the seeds; ± seeds: standard deviation "
+    return [f"{words}over seeds of the mean over clients"] if has_seeds else []
 
 
 def _left_out(summary: Mapping[str, Any]) -> str:
@@ -61,14 +132,18 @@ def tuning_text(rows: Sequence[Mapping[str, Any]], score: str, digits: int) -> s
     """What a search chose, one row per method."""
     table = Table()
     table.add_column("method")
-    for heading in ("candidates", "runs", score):
+    has_seeds = _has(rows, "std_over_seeds")
+    for heading in ("candidates", "runs", score, *(["± seeds"] if has_seeds else [])):
         table.add_column(heading, justify="right")
     table.add_column("chosen", overflow="fold")
     for row in rows:
         mean, std = row["validation_mean"], row["validation_std"]
         found = _score(mean, std, digits, mean is None)
-        table.add_row(row["method"], str(row["candidates"]), str(row["runs"]), found, row["chosen"])
-    return _as_text(table, 130)
+        counts = (str(row["candidates"]), str(row["runs"]))
+        apart = row.get("std_over_seeds")
+        seeds = ["-" if apart is None else f"{apart:.{digits}f}"] if has_seeds else []
+        table.add_row(row["method"], *counts, found, *seeds, row["chosen"])
+    return "\n".join([_as_text(table, 130), *_spread_words(has_seeds)])
 
 
 def _as_text(table: Table, width: int) -> str:

@@ -29,6 +29,7 @@ from scool.sweep.results import ComparisonResult, Outcome
 from scool.sweep.runner import (
     Job,
     State,
+    alone_of,
     check_possible,
     claim_all,
     folder_state,
@@ -156,7 +157,7 @@ def run_comparison(
     with claim_all(out, ABOUT) as is_begun:
         _keep(comparison, out, is_begun)
         go_on = f"`scool resume {out}` continues the comparison"
-        return ComparisonResult(run_jobs(jobs, federations, recorders, go_on), out)
+        return run_all(jobs, federations, recorders, go_on, out)
 
 
 def with_sgd(algorithm: Any, sgd: LocalSGD) -> Any:
@@ -168,6 +169,19 @@ def with_sgd(algorithm: Any, sgd: LocalSGD) -> Any:
 def folder_of(out: Path, method: str, seed: int, seeds: int) -> Path:
     """Where the records of a run are, among those of a comparison."""
     return out / (f"{method}-{seed}" if seeds > 1 else method)
+
+
+def run_all(
+    jobs: Sequence[Job],
+    federations: Mapping[int, Federation],
+    recorders: Sequence[Recorder],
+    go_on: str,
+    out: Path | None,
+) -> ComparisonResult:
+    """Run what is not over; all that came out, which the folder of the records gets as tables."""
+    found = ComparisonResult(run_jobs(jobs, federations, recorders, go_on), out, alone_of(jobs))
+    found.write()
+    return found
 
 
 def run_jobs(

@@ -26,7 +26,7 @@ from scool.sweep.compare import (
     check_name,
     folder_of,
     python_record,
-    run_jobs,
+    run_all,
     take_up,
     those_possible,
     with_sgd,
@@ -106,7 +106,7 @@ def compare(
     ):
         if folder is not None:
             take_up(folder, about, is_begun)
-        return ComparisonResult(run_jobs(jobs, federations, [console, *recorders], go_on), folder)
+        return run_all(jobs, federations, [console, *recorders], go_on, folder)
 
 
 def tune(

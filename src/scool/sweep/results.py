@@ -3,14 +3,22 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
 
 from scool.columns import COLUMNS
 from scool.data.federation import Federation
-from scool.run.result import Result
+from scool.errors import require, unknown
+from scool.evaluation.paired import Paired, paired_difference
+from scool.recording.disk import write_bytes, write_json
+from scool.run.result import Result, finite
 from scool.sweep.runner import Diverged
 
 Outcome = Result | Diverged
+SHOWN = 8
+"""Names of clients that a table lists."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -21,6 +29,8 @@ class ComparisonResult:
     """`results["local"][0]`: the result of a method with a seed."""
     out: Path | None = None
     """The folder of the records, which `scool report` and `scool ls` read."""
+    alone: str | None = None
+    """The method whose clients train alone, which the others are compared with."""
 
     @property
     def methods(self) -> list[str]:
@@ -31,14 +41,26 @@ class ComparisonResult:
         return list(next(iter(self.results.values())))
 
     @property
-    def federation(self) -> Federation:
-        """Of the first seed."""
-        return next(iter(next(iter(self.results.values())).values())).federation
+    def federations(self) -> list[Federation]:
+        """Of each seed, as the first method has it."""
+        return [result.federation for result in next(iter(self.results.values())).values()]
+
+    @property
+    def has_same_clients(self) -> bool:
+        """Whether client k is the same one in every seed, judged by the names: benchmarks deal out
+        their data anew with each seed."""
+        first, *others = self.federations
+        return all(
+            other is first
+            or (first.client_names is not None and other.client_names == first.client_names)
+            for other in others
+        )
 
     @property
     def title(self) -> str:
+        first = self.federations[0]
         seeds = f", mean of {len(self.seeds)} seeds" if len(self.seeds) > 1 else ""
-        return f"{self.federation.name}, {self.federation.num_clients} clients{seeds}"
+        return f"{first.name}, {first.num_clients} clients{seeds}"
 
     def __getitem__(self, method: str) -> Mapping[int, Outcome]:
         return self.results[method]
@@ -48,31 +70,154 @@ class ComparisonResult:
         for runs in self.results.values():
             yield from (r.run_dir for r in runs.values() if isinstance(r, Result) and r.run_dir)
 
+    # ------------------------------------------------------------------ numbers
+
+    def scores(self, method: str) -> Tensor:
+        """(S, K) the score of each client with each seed; NaN where there is none."""
+        widest = max(federation.num_clients for federation in self.federations)
+        found = torch.full((len(self.seeds), widest), torch.nan, dtype=torch.float64)
+        for row, result in zip(found, self.results[method].values(), strict=True):
+            if isinstance(result, Result):
+                row[: len(result.score)] = result.score
+        return found
+
+    def paired(self, method: str, other: str | None = None) -> Paired:
+        """By how much each client is better off with a method than with another one.
+
+        Args:
+            other: default: the method whose clients train alone.
+        """
+        other = self.alone if other is None else other
+        for name in (method, other):
+            if name not in self.results:
+                known = ", ".join(self.methods)
+                require(name is not None, "other", name, f"name one of {known}")
+                unknown("method", str(name), self.methods)
+        assert other is not None
+        a, b = self.scores(method), self.scores(other)
+        return paired_difference(a, b, same_clients=self.has_same_clients)
+
     def summary(self) -> list[dict[str, Any]]:
         """One line per method, as `scool compare --json` prints it."""
-        return [summarise(list(runs.values())) for runs in self.results.values()]
+        return [
+            summarise(list(runs.values())) | self._spreads(method)
+            for method, runs in self.results.items()
+        ]
+
+    def _spreads(self, method: str) -> dict[str, Any]:
+        """The spread over seeds, and the gain over training alone with its own spreads."""
+        means = self.scores(method).nanmean(dim=1)
+        over_seeds = finite(means.std()) if len(means) > 1 else None
+        versus = None
+        if self.alone not in (None, method):
+            gain = self.paired(method)
+            versus = {
+                "method": self.alone,
+                **gain.to_dict(),
+                "names_worse": [self._word(place) for place in gain.worse],
+            }
+        return {"std_over_seeds": over_seeds, "vs_alone": versus}
+
+    def _word(self, place: int) -> str:
+        """A client by name, or else number; with its seed, where each has clients of its own."""
+        widest = max(federation.num_clients for federation in self.federations)
+        row, client = divmod(place, widest)
+        federation = self.federations[row]
+        word = federation.client_names[client] if federation.client_names else str(client)
+        return word if self.has_same_clients else f"{word} of seed {self.seeds[row]}"
+
+    # ------------------------------------------------------------------ tables
 
     def table(self) -> Any:
-        """A pandas table with a row per method: scores and costs, means over the seeds."""
+        """A pandas table with a row per method: scores with their spreads, gains, costs."""
         import pandas as pd
 
         from scool.display.tables import comparison_columns
 
         rows = self.summary()
-        return pd.DataFrame(rows, columns=["method", *comparison_columns(rows)]).set_index("method")
+        names = ["method", *comparison_columns(rows)]
+        return pd.DataFrame([flat(row) for row in rows], columns=names).set_index("method")
 
-    def to_csv(self, path: str | Path) -> Path:
-        """Write `table()` as a CSV file; its path."""
-        self.table().to_csv(path)
+    def clients(self) -> Any:
+        """A pandas table with a row per method, seed and client."""
+        import pandas as pd
+
+        parts = [
+            self._clients_of(method, seed, row)
+            for method, runs in self.results.items()
+            for row, seed in enumerate(runs)
+        ]
+        return pd.concat(parts, ignore_index=True)
+
+    def _clients_of(self, method: str, seed: int, row: int) -> Any:
+        import pandas as pd
+
+        result = self.results[method][seed]
+        federation = result.federation
+        count = federation.num_clients
+        scores = self.scores(method)[row, :count]
+        columns: dict[str, Any] = {
+            "method": method,
+            "seed": seed,
+            "client": range(count),
+            "name": federation.client_names or [str(k) for k in range(count)],
+            "train_samples": federation.train.sizes.tolist(),
+            "accuracy" if federation.task == "classification" else "r2": scores.tolist(),
+        }
+        last = result.history[-1] if isinstance(result, Result) and result.history else {}
+        columns |= {name: values for name, values in (last.get("metrics") or {}).items()}
+        if self.alone is not None:
+            columns["vs_alone"] = (scores - self.scores(self.alone)[row, :count]).tolist()
+        return pd.DataFrame(columns)
+
+    def to_csv(self, path: str | Path, of: Literal["methods", "clients"] = "methods") -> Path:
+        """Write `table()` or `clients()` as a CSV file; its path."""
+        if of not in ("methods", "clients"):
+            unknown("table", of, ("methods", "clients"))
+        text = self.table().to_csv() if of == "methods" else self.clients().to_csv(index=False)
+        write_bytes(Path(path), text.encode())
         return Path(path)
+
+    def write(self) -> None:
+        """Write what came out beside the records: `summary.csv` and `summary.json` with a line per
+        method, `compare.csv` with a line per method, seed and client."""
+        if self.out is None:
+            return
+        self.to_csv(self.out / "summary.csv")
+        self.to_csv(self.out / "compare.csv", of="clients")
+        write_json(self.out / "summary.json", {"methods": self.summary()})
+
+    def worse_off(self) -> list[str]:
+        """Whom each method serves worse than training alone, by name, the worst first."""
+        if self.alone is None or self.federations[0].client_names is None:
+            return []
+        notes: list[str] = []
+        for method in self.methods:
+            names = [self._word(place) for place in self.paired(method).worse]
+            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+            if names:
+                notes.append(f"worse off with {method}: {', '.join(names[:SHOWN])}{more}")
+        return notes
 
     def __repr__(self) -> str:
         from scool.display.tables import comparison_text
 
-        return comparison_text(self.summary(), self.title)
+        return comparison_text(self.summary(), self.title, self.worse_off())
 
     def _repr_html_(self) -> str:
         return self.table().to_html()
+
+
+def flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of the summary without tables in it: the gain over training alone as numbers."""
+    versus = row.get("vs_alone") or {}
+    ends = {
+        f"vs_alone_{end}_over_{what}": value
+        for what in ("clients", "seeds")
+        for end, value in zip(("low", "high"), versus.get(f"over_{what}") or (), strict=False)
+    }
+    gain = {"vs_alone_mean": versus.get("mean"), "worse_off": versus.get("worse")}
+    return {**row, **gain, **ends, "compared": versus.get("clients")}
 
 
 def summarise(results: Sequence[Outcome]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-from scool.algorithms import Truth
+from scool.algorithms import LocalOnly, Truth
 from scool.columns import COLUMNS
 from scool.contracts import Recorder
 from scool.data.federation import Federation
@@ -126,6 +126,12 @@ class Job:
             method=self.method,
             config=self.config,
         )
+
+
+def alone_of(jobs: Iterable[Job]) -> str | None:
+    """The method among them whose clients train alone: the yardstick of the others."""
+    kinds = {job.method: type(as_method(job.algorithm)) for job in jobs}
+    return next((name for name, kind in kinds.items() if kind is LocalOnly), None)
 
 
 def why_not(algorithm: Any, federation: Federation, seed: int) -> str | None:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from scool.contracts import Recorder
 from scool.data.catalogue import load
 from scool.data.federation import Federation, Task
 from scool.errors import DataError, QuarantineError
+from scool.recording.disk import write_bytes
 from scool.run.config import Settings
 from scool.run.result import finite, spread
 from scool.sweep.runner import Job, State, check_possible, claim_all, run_list
@@ -75,6 +77,7 @@ class SearchResult:
                 **candidate["options"],
                 "score": candidate["score"],
                 "spread": candidate["spread"],
+                "std_over_seeds": candidate["std_over_seeds"],
                 "chosen": candidate["options"] == row["options"],
             }
             for row in self.chosen
@@ -84,7 +87,7 @@ class SearchResult:
 
     def to_csv(self, path: str | Path) -> Path:
         """Write `table()` as a CSV file; its path."""
-        self.table().to_csv(path)
+        write_bytes(Path(path), self.table().to_csv().encode())
         return Path(path)
 
     def __repr__(self) -> str:
@@ -148,8 +151,10 @@ def search_on(
         chosen = [_choose(search, method, known, list(judged)) for method in search.methods]
         if out is not None:
             write_search(out, about | {"status": "finished", "chosen": chosen})
-    task = next(iter(judged.values())).task
-    return SearchResult.of(search, chosen, task, out)
+    found = SearchResult.of(search, chosen, next(iter(judged.values())).task, out)
+    if out is not None:
+        found.to_csv(out / "tune.csv")
+    return found
 
 
 def plan_notes(search: Search) -> list[str]:
@@ -217,7 +222,9 @@ def _choose(
         mine = [runs[_Trial(method, options, seed).key] for seed in seeds]
         means = {name: _mean([row[name] for row in mine]) for name in ("score", "spread")}
         problems = sorted({row["problem"] for row in mine if row["problem"]})
-        tried.append({"options": options, **means, "runs": len(mine), "problems": problems})
+        seeds_apart = _deviation([row["score"] for row in mine])
+        found = {"options": options, **means, "std_over_seeds": seeds_apart}
+        tried.append(found | {"runs": len(mine), "problems": problems})
     finished = [candidate for candidate in tried if candidate["score"] is not None]
     best = max(finished, key=lambda candidate: candidate["score"], default=None)
     return {
@@ -226,6 +233,7 @@ def _choose(
         "runs": sum(candidate["runs"] for candidate in tried),
         "validation_mean": best["score"] if best else None,
         "validation_std": best["spread"] if best else None,
+        "std_over_seeds": best["std_over_seeds"] if best else None,
         "options": best["options"] if best else None,
         "at_the_edge": _at_the_edge(best["options"], tried) if best else [],
         "skipped": search.skipped(method),
@@ -236,6 +244,12 @@ def _choose(
 def _mean(values: list[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(values) if len(known) == len(values) > 0 else None
+
+
+def _deviation(values: list[float | None]) -> float | None:
+    """The standard deviation over seeds; None for a single one, or where one diverged."""
+    known = [value for value in values if value is not None]
+    return statistics.stdev(known) if len(known) == len(values) > 1 else None
 
 
 def _at_the_edge(chosen: Options, tried: list[dict[str, Any]]) -> list[str]:
