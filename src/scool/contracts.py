@@ -17,6 +17,7 @@ from scool.graph.edges import Edges, Matrix
 from scool.health import Health, Reason
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Pull
+from scool.learning.losses import Loss
 from scool.ledger import Ledger
 from scool.types import Info, Params, Tree
 
@@ -197,6 +198,11 @@ class Engine(Protocol):
     @property
     def dtype(self) -> torch.dtype:
         """Of the models."""
+        ...
+
+    @property
+    def loss(self) -> Loss:
+        """What is minimised, per sample: (outputs (s, C), targets (s, ...)) -> (s,)."""
         ...
 
     @property

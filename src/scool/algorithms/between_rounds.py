@@ -15,7 +15,7 @@ from scool.algorithms.shared.sharing import per_client
 from scool.contracts import Engine, Method
 from scool.data.federation import Task
 from scool.errors import require
-from scool.learning.losses import own_loss
+from scool.learning.losses import as_metric
 from scool.models.norms import is_statistic
 from scool.types import Info, Params, Tree
 
@@ -171,7 +171,7 @@ class EarlyStopping(Around):
         method, info = self.method.step(engine, state.method, round)
         state = state._replace(method=method)
         if (round + 1) % self.every == 0:
-            found = engine.measure(method.theta, "val", own_loss).double().cpu()
+            found = engine.measure(method.theta, "val", as_metric(engine.loss)).double().cpu()
             losses = torch.where(engine.active & found.isfinite(), found, state.losses)
             mean = losses[engine.health.healthy].nanmean()
             if bool(mean < state.best):

@@ -10,7 +10,7 @@ from torch import Tensor
 from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
 from scool.learning.local_sgd import LocalSGD
-from scool.learning.losses import own_loss
+from scool.learning.losses import as_metric
 from scool.models.norms import is_statistic
 from scool.randomness import generator
 from scool.types import Info, Params, Tree, flat
@@ -74,8 +74,8 @@ class IFCA(Method[IFCAState]):
         """(K,) the cluster whose model has the lowest loss on each client's own data."""
         losses: list[Tensor] = []
         for m in range(self.num_clusters):
-            everyone = torch.full((engine.num_clients,), m)
-            losses.append(engine.measure(_models(engine, clusters, everyone), "train", own_loss))
+            models = _models(engine, clusters, torch.full((engine.num_clients,), m))
+            losses.append(engine.measure(models, "train", as_metric(engine.loss)))
         return torch.stack(losses).nan_to_num(nan=torch.inf).argmin(dim=0)
 
 

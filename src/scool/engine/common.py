@@ -1,7 +1,6 @@
 """What all engines do alike: who takes part, what is counted, and which models meet which data."""
 
 import copy
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Self, cast
@@ -35,6 +34,7 @@ from scool.graph.normalise import edges_without, without
 from scool.health import Health, Reason
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Pull, Rule
+from scool.learning.losses import Objective
 from scool.ledger import Ledger
 from scool.types import Params, Tree, flat
 
@@ -61,7 +61,12 @@ class CommonVerbs(ABC):
     norms: frozenset[str]
 
     def __init__(
-        self, federation: Federation, seed: int, strict: bool, attendance: Attendance | None = None
+        self,
+        federation: Federation,
+        seed: int,
+        strict: bool,
+        attendance: Attendance | None = None,
+        objective: Objective | None = None,
     ) -> None:
         self.federation, self.seed, self.strict = federation, seed, strict
         self.ledger = Ledger()
@@ -70,6 +75,8 @@ class CommonVerbs(ABC):
         self.val_sizes = federation.val.sizes.cpu()
         self.truth = federation.truth
         self.health = Health(self.num_clients)
+        self.objective = objective or Objective()
+        self.loss = self.objective.loss(federation.task)
         self.attendance = attendance or Attendance(self.num_clients, seed)
         self._views: dict[str, Self] = {}
 
@@ -120,10 +127,12 @@ class CommonVerbs(ABC):
     @property
     def uniform_log_lik(self) -> float:
         if self.federation.task == "classification":
-            return -math.log(self.federation.num_outputs)
+            return -self.objective.uninformed(self.federation.num_outputs)
         train = self.federation.train
         mask = train.mask & self.health.healthy.to(train.mask.device)[:, None]
         y = train.y[mask].double()
+        if len(y) and not self.objective.is_standard("regression"):
+            return -float(self.loss(y.mean(dim=0).expand_as(y), y).mean())
         return -0.5 * float(y.var(dim=0, correction=0).sum()) if len(y) else 0.0
 
     def train(
@@ -213,7 +222,7 @@ class CommonVerbs(ABC):
         count_fetch(self.ledger, tree, edges_of(pairs).among(self.active))
 
     def cross_loss(self, theta: Tree, pairs: MatrixT, draw: CrossDraw, round: int) -> MatrixT:
-        check_draw(draw, self.federation.task)
+        check_draw(draw, self.federation.task, self.objective)
         graph = Edges.of(pairs).nonzero_pairs().among(self.active)
         edges = PairList(graph.i, graph.j)
         count_cross(self.ledger, theta, edges, self.num_clients)
@@ -223,7 +232,7 @@ class CommonVerbs(ABC):
     def peer_loss(
         self, theta: Tree, pairs: MatrixT, draw: CrossDraw, round: int, split: Split = "train"
     ) -> MatrixT:
-        check_draw(draw, self.federation.task)
+        check_draw(draw, self.federation.task, self.objective)
         graph = Edges.of(pairs).nonzero_pairs().among(self.active)
         back, order = graph.transposed()
         edges = PairList(back.i, back.j)

@@ -43,7 +43,7 @@ from scool.graph.edges import Edges
 from scool.health import BROKEN_DATA, broke_in
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Rule
-from scool.learning.losses import LOSSES
+from scool.learning.losses import Objective
 from scool.models.norms import norm_names, with_client_norms
 from scool.models.stack import with_streams
 from scool.types import Tree, flat
@@ -69,11 +69,12 @@ class LocalEngine(CommonVerbs):
         precision: Precision = "float32",
         ids: Tensor | None = None,
         attendance: Attendance | None = None,
+        objective: Objective | None = None,
     ) -> None:
         """`ids` (K,) says what randomness calls the clients, where they are part of a larger
         federation."""
         self.device = resolve_device(device)
-        super().__init__(federation.to(self.device), seed, strict, attendance)
+        super().__init__(federation.to(self.device), seed, strict, attendance, objective)
         self._given = module
         self._options: dict[str, Any] = {
             "seed": seed,
@@ -83,19 +84,20 @@ class LocalEngine(CommonVerbs):
             "precision": precision,
             "ids": ids,
             "attendance": attendance,
+            "objective": objective,
         }
         module = copy.deepcopy(module)  # the caller's stays as it is
         self.norms = norm_names(module)
         module = with_streams(with_client_norms(module))
         module = module.to(self.device).eval()
         self.dtype = next(module.parameters()).dtype
-        self.loss = LOSSES[federation.task]
         self._formulation = Formulation(module, self.loss, self.device, precision)
         self.model = self._formulation.model
         self.owned = torch.arange(self.num_clients, device=self.device)
         self.ids = self.owned if ids is None else ids.to(self.device)
+        weights = self.objective.weights(self.federation)
         self.splits = {
-            name: Samples(getattr(self.federation, name), federation.transform, self.dtype)
+            name: Samples(getattr(self.federation, name), federation.transform, self.dtype, weights)
             for name in ("train", "val", "test")
         }
         self._capacity = Capacity(

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from scool.contracts import PerClient, PerSample
+from scool.data.federation import Task
 from scool.engine.device import tensor_cores
 from scool.engine.edges import PairList
 from scool.engine.steps.formulation import Formulation
@@ -16,7 +17,7 @@ from scool.engine.steps.phases import Batch, Samples, are_finite
 from scool.errors import require
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import draw_samples
-from scool.learning.losses import Loss, with_label_noise
+from scool.learning.losses import Loss, Objective, sample_count, with_label_noise
 from scool.models import Functional
 from scool.randomness import derive
 from scool.types import Params, Tree
@@ -27,7 +28,7 @@ class Part(NamedTuple):
 
     x: Tensor  # (p, m, ...)
     y: Tensor  # (p, m, ...)
-    weight: Tensor  # (p, m): 0 for padding
+    weight: Tensor  # (p, m): 1, or what its class weighs; 0 for padding
 
 
 @final
@@ -64,7 +65,7 @@ class Drawn:
             shape = position.shape[1:]
             draws = self.samples.augmentation(self.augment_key, streams, shape)
         x, y = self.samples.fetch(owners, position, draws)
-        return Part(x, y, weight.to(self.samples.dtype))
+        return Part(x, y, self.samples.weigh(owners, y, weight.to(self.samples.dtype)))
 
     def losses(self, formulation: Formulation, outputs: Tensor, targets: Tensor) -> Tensor:
         """One loss a sample, with the label noise of the draw."""
@@ -72,11 +73,14 @@ class Drawn:
         return with_label_noise(values, self.draw.cross_noise, outputs.shape[-1])
 
 
-def check_draw(draw: CrossDraw, task: str) -> None:
-    """Refuse what a task does not have."""
+def check_draw(draw: CrossDraw, task: Task, objective: Objective) -> None:
+    """Refuse what a task, or another loss than that of its likelihood, does not have."""
     remedy = "only labels can be noisy in this way; leave it at 0 for regression"
     fits = not draw.cross_noise or task == "classification"
     require(fits, "cross_noise", draw.cross_noise, remedy)
+    remedy = f"loss = {objective.name!r} is no log-likelihood; use cross_entropy, or leave it at 0"
+    is_sound = not draw.cross_noise or objective.is_standard(task)
+    require(is_sound, "cross_noise", draw.cross_noise, remedy)
 
 
 def suits_dense(edges: PairList, num_clients: int, draw: CrossDraw) -> bool:
@@ -105,7 +109,7 @@ def dense_losses(formulation: Formulation, theta: Tree, drawn: Drawn, rows: int)
             found = drawn.losses(formulation, outputs, targets)
             values[mine, part] = found.view(len(models), -1)
     values = values.view(len(first), *weight.shape)
-    return values.mul_(weight).sum(2) / weight.sum(1).clamp(min=1)
+    return values.mul_(weight).sum(2) / sample_count(weight)
 
 
 def sparse_losses(
@@ -137,7 +141,7 @@ def sparse_losses(
             outputs = formulation.outputs(chosen, x).flatten(0, 1)
             values = drawn.losses(formulation, outputs, y.flatten(0, 1)).view(*columns.shape, -1)
             weight = weight.view(*columns.shape, -1)
-            mean = (values * weight).sum(2) / weight.sum(2).clamp(min=1)
+            mean = (values * weight).sum(2) / sample_count(weight)
             result[models[:, None], slots] = mean
     return result[i, slot]
 
@@ -159,8 +163,8 @@ def mean_gradient(
     mean = torch.zeros_like(count)
     total = {name: torch.zeros_like(t) for name, t in theta.items()}
     for x, y, here in _batches(source, ids, rows):
-        weight = here.to(source.dtype)
-        share = weight.sum(dim=1).double() / count.clamp(min=1)
+        share = here.sum(dim=1).double() / count.clamp(min=1)
+        weight = source.weigh(ids, y, here.to(source.dtype))
         grads, losses, _ = formulation.gradient(theta, Batch(x, y, weight))
         mean += losses.double() * share
         for name, g in grads.items():
@@ -242,7 +246,7 @@ def _weighted_gradients(
 ) -> Tree:
     """The same as a plain sum."""
     x, y, here, _ = batch
-    share = (here / here.sum(dim=1, keepdim=True).clamp(min=1)).flatten()
+    share = (here / sample_count(here)[:, None]).flatten()
     x, y = x.flatten(0, 1), y.flatten(0, 1)
 
     def objective(params: Params, statistics: Params, row: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ from scool.graph.edges import Edges, Matrix
 from scool.health import Reason
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Rule
+from scool.learning.losses import Objective
 from scool.types import Tree, flat
 
 SETTLED = 10  # rounds between two moves of clients from rank to rank
@@ -52,8 +53,9 @@ class ShardedEngine(CommonVerbs):
         precision: Precision = "float32",
         placement: Placement | None = None,
         attendance: Attendance | None = None,
+        objective: Objective | None = None,
     ) -> None:
-        super().__init__(federation, seed, strict, attendance)
+        super().__init__(federation, seed, strict, attendance, objective)
         self.ranks = ranks
         self._options: dict[str, Any] = {
             "module": module,
@@ -62,6 +64,7 @@ class ShardedEngine(CommonVerbs):
             "client_chunk": client_chunk,
             "precision": precision,
             "attendance": self.attendance,
+            "objective": self.objective,
         }
         self._round, self._moved = 0, -SETTLED  # this round; after which clients changed ranks
         self._hold(placement or Placement.even(self.num_clients, ranks.size))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from scool.contracts import Engine, Split
 from scool.data.federation import Federation
 from scool.evaluation.metrics import Metric
-from scool.learning.losses import LOSSES
+from scool.learning.losses import squared_error
 from scool.types import Tree
 
 
@@ -83,13 +83,12 @@ def judge(
 
 def _scores(engine: Engine, theta: Tree, federation: Federation, split: Split) -> Scores:
     """Score and loss, which are means over samples."""
-    per_sample = LOSSES[federation.task]
     is_classification = federation.task == "classification"
 
     def metric(outputs: Tensor, targets: Tensor, classes: Tensor) -> Tensor:
-        loss = per_sample(outputs, targets)
+        loss = engine.loss(outputs, targets)
         if not is_classification:
-            return loss[..., None]
+            return torch.stack([loss, squared_error(outputs, targets)], dim=-1)
         right = correct(outputs, targets, classes)
         right_of_all = (outputs.argmax(dim=-1) == targets).to(outputs.dtype)
         return torch.stack([loss, right, right_of_all], dim=-1)
@@ -101,7 +100,7 @@ def _scores(engine: Engine, theta: Tree, federation: Federation, split: Split) -
     if is_classification:
         return Scores(scores[0], loss, scores[1])
     variance = _target_variance(federation, split)
-    return Scores(1 - 2 * loss / variance.masked_fill(variance == 0, torch.nan), loss)
+    return Scores(1 - 2 * scores[0] / variance.masked_fill(variance == 0, torch.nan), loss)
 
 
 def _target_variance(federation: Federation, split: Split) -> Tensor:

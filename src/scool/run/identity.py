@@ -156,10 +156,15 @@ def check_same(folder: RunFolder, header: Mapping[str, Any], algorithm: Method[A
             f"{folder.path} was made with owners that come and go otherwise ({before_owners}): "
             "continue it with what it was started with, or choose another out"
         )
+    if (before.get("identity") or {}).get("objective", {}) != now.get("objective", {}):
+        raise RunError(
+            f"{folder.path} was made with another loss or other class_weights: continue it with "
+            "what it was started with, or choose another out"
+        )
     nothing = dict.fromkeys(now["between_rounds"], 0.0)
     plain = {"algorithm": _as_json(neutral(algorithm.plain)), "between_rounds": nothing}
     for name, value in modern(before.get("identity") or {}).items():
-        if name == "owners":
+        if name in ("owners", "objective"):
             continue
         if name not in now:
             raise RunError(f"{folder.path} was made by another version of scool: it knows {name!r}")

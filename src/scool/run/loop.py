@@ -121,6 +121,10 @@ def fit(
             - `precision` ("float32"): of products in local training; or "bf16".
             - `slow_momentum` (0): how much of its last change a client repeats in every round.
             - `model_average` (0): memory of the average that is scored and kept; 0: the last model.
+            - `loss` ("auto"): "cross_entropy" or "focal", "squared_error" or "huber", or a function
+              (outputs, targets) -> one number per sample.
+            - `class_weights` (none): "balanced" by each client's training samples, or a number for
+              each class.
             - `metrics` (none): what is measured besides accuracy or R2: names such as "auc", "f1",
               or functions of your own; see `docs/metrics.md`.
             - `strict` (False): stop when a client's numbers stop being finite, not leave it out.

@@ -16,6 +16,7 @@ from scool.contracts import Method
 from scool.engine.steps.formulation import Precision
 from scool.errors import ConfigError, check_fields, nearest, require, unknown
 from scool.evaluation.metrics import Function, Metric, checked_names
+from scool.learning.losses import Loss, Objective, loss_name, weight_words
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,10 @@ class RunSettings:
     """Of the products in local training: float32 (TF32 on a GPU) or bf16."""
     slow_momentum: float = 0.0
     """Each client's momentum over rounds (SlowMo), 0 to below 1."""
+    loss: str = "auto"
+    """What is minimised: cross_entropy or focal, squared_error or huber; auto: the first ones."""
+    class_weights: tuple[str, ...] = ()
+    """How much classes count: balanced (by each client's training samples), or numbers."""
     metrics: tuple[str, ...] = ()
     """Measured besides accuracy or R2: auc, f1, balanced_accuracy, log_loss; rmse, mae."""
     model_average: float = 0.0
@@ -60,6 +65,8 @@ class RunSettings:
     """Evaluations without a better validation loss before the run stops; 0: it never does."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "loss", loss_name(self.loss))
+        object.__setattr__(self, "class_weights", weight_words(self.class_weights))
         check_fields(self)
         for name in ("joins", "client_lr"):
             object.__setattr__(self, name, as_words(name, getattr(self, name)))
@@ -78,6 +85,10 @@ class RunSettings:
         object.__setattr__(self, "metrics", checked_names(self.metrics))
         for name in ("rounds", "seed", "eval_every", "checkpoint_every", "client_chunk"):
             object.__setattr__(self, name, int(vars(self)[name]))  # records hold no numpy numbers
+
+    @property
+    def objective(self) -> Objective:
+        return Objective(self.loss, self.class_weights)
 
     def evaluates(self, round: int) -> bool:
         return (round + 1) % self.eval_every == 0 or round + 1 == self.rounds
@@ -122,6 +133,8 @@ class Changes(TypedDict, total=False):
     slow_momentum: float
     model_average: float
     strict: bool
+    loss: str | Loss
+    class_weights: str | Sequence[float] | Sequence[str]
     metrics: Sequence[str | Function | Metric]
     participation: float
     availability: Availability | None

@@ -24,6 +24,7 @@ from scool.engine.local import LocalEngine
 from scool.engine.processes import Processes, announce, processes
 from scool.errors import RankLost, ScoolError, check_kind, require
 from scool.evaluation.metrics import Metric, chosen_metrics
+from scool.learning.losses import Objective
 from scool.models import (
     ModelConfig,
     check_stackable,
@@ -164,6 +165,8 @@ def prepare(
     predictor = method.predictor(module, federation.task)
     fixed = {} if order.out is None else fixed_tensors(predictor, parameters_of(predictor))
     identity = identity_of(method, federation, settings.seed, theta0, fixed)
+    if settings.objective != Objective():
+        identity["objective"] = as_dict(settings.objective)
     identity |= {"owners": attendance.about} if attendance.about else {}
     header = _header(order, method, engine.device, model_options(model), identity)
     header["hardware"]["ranks"] = ranks.size
@@ -224,6 +227,7 @@ def _engine(
         "strict": settings.strict,
         "precision": settings.precision,
         "attendance": attendance,
+        "objective": settings.objective,
     }
     if type(ranks) is Processes:
         return LocalEngine(federation, module, **options)

@@ -186,7 +186,7 @@ class Formulation:
         `anchor` belongs to the rule's pull. `theta` has c rows, or those that `phase.start` names;
         then the next phase may overwrite the result.
         """
-        stepper = self._stepper(rule, phase, anchor, theta)
+        stepper = self._stepper(rule, phase, anchor, theta, samples.class_weights is None)
         rounds = self.is_bf16 and not isinstance(stepper, FusedStepper)  # which does it by itself
         with (
             self.model.training(),
@@ -231,7 +231,9 @@ class Formulation:
         """Give back the memory of the captured steps."""
         self._captured.clear()
 
-    def _stepper(self, rule: Rule, phase: Phase, anchor: Tree | None, theta: Tree) -> Stepper:
+    def _stepper(
+        self, rule: Rule, phase: Phase, anchor: Tree | None, theta: Tree, are_alike: bool
+    ) -> Stepper:
         sgd = rule.sgd
         is_plain = sgd.optimizer == "sgd" and not sgd.momentum and not sgd.clip_norm
         is_plain &= takes_whole_layers(rule.only, theta)
@@ -240,7 +242,7 @@ class Formulation:
         decays_idle = decays and not bool(phase.active.all())
         is_plain &= self.is_cuda or not self.is_bf16
         if self._fused is not None and is_plain and not decays_idle:
-            return FusedStepper(self._fused, self.loss, rule, self.is_bf16)
+            return FusedStepper(self._fused, self.loss, rule, self.is_bf16, are_alike)
         return GradientStepper(self._gradient, rule)
 
     def gradient(self, theta: Tree, batch: Batch) -> Gradients:

@@ -25,7 +25,7 @@ from scool.engine.steps.fused_layers import (
 from scool.engine.steps.local_steps import fill
 from scool.engine.steps.phases import Batch
 from scool.learning.local_sgd import Rule
-from scool.learning.losses import Loss, cross_entropy
+from scool.learning.losses import Loss, cross_entropy, sample_count
 from scool.types import Tree
 
 
@@ -177,9 +177,17 @@ def _relu_norm_pool(conv: nn.Conv2d, layers: list[tuple[str, nn.Module]]) -> Nor
 class FusedStepper:
     """Local steps of plain SGD: forward, and a backward pass that is also the update."""
 
-    def __init__(self, stack: FusedStack, loss: Loss, rule: Rule, is_bf16: bool = False) -> None:
+    def __init__(
+        self,
+        stack: FusedStack,
+        loss: Loss,
+        rule: Rule,
+        is_bf16: bool = False,
+        are_alike: bool = True,
+    ) -> None:
+        """`are_alike`: samples of all classes have weight 1, as the kernel of the loss supposes."""
         self.stack, self.loss, self.rule, self.sgd = stack, loss, rule, rule.sgd
-        self.is_bf16 = is_bf16
+        self.is_bf16, self.has_kernel = is_bf16, loss is cross_entropy and are_alike
 
     def begin(self, theta: Tree, anchor: Tree | None) -> Tree:
         return self.stack.begin(theta) | self._named(self.stack.begin(anchor or {}))
@@ -218,13 +226,13 @@ class FusedStepper:
     def _means(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """The mean loss of each client (c,), and the gradient of their sum by the outputs."""
         outputs = outputs.detach()
-        if self.loss is cross_entropy and _suits_loss_kernel(outputs):
+        if self.has_kernel and _suits_loss_kernel(outputs):
             from scool.engine.kernels.loss import mean_cross_entropy
 
             return mean_cross_entropy(outputs.contiguous(), batch.y.contiguous(), batch.weight)
         outputs.requires_grad_()
         values = self.loss(outputs.flatten(0, 1), batch.y.flatten(0, 1)).view_as(batch.weight)
-        means = (values * batch.weight).sum(1) / batch.weight.sum(1).clamp(min=1)
+        means = (values * batch.weight).sum(1) / sample_count(batch.weight)
         return means.detach(), torch.autograd.grad(means.sum(), outputs)[0]
 
 

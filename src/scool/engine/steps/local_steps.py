@@ -10,7 +10,7 @@ from torch.func import grad_and_value, vmap
 from scool.engine.steps.phases import Batch, Phase, Samples, batch_at
 from scool.engine.steps.stacked import Layer
 from scool.learning.local_sgd import LocalSGD, Rule
-from scool.learning.losses import Loss
+from scool.learning.losses import Loss, sample_count
 from scool.models import Functional, unstack
 from scool.models.norms import is_statistic
 from scool.types import Params, Tree, flat
@@ -45,7 +45,7 @@ def vmap_gradient(model: Functional, loss: Loss) -> Gradient:
         with model.on_batch(stream, weight):
             values = loss(model(params | statistics, x), y)
             fresh = model.fresh_statistics() if model.module.training else {}
-        return (values * weight).sum() / weight.sum().clamp(min=1), fresh
+        return (values * weight).sum() / sample_count(weight), fresh
 
     every = vmap(grad_and_value(objective, has_aux=True))
 
@@ -68,7 +68,7 @@ def stacked_gradient(forward: Layer, loss: Loss) -> Gradient:
         with torch.enable_grad():
             outputs = forward(leaves, batch.x)
             values = loss(outputs.flatten(0, 1), batch.y.flatten(0, 1)).view_as(batch.weight)
-            means = (values * batch.weight).sum(1) / batch.weight.sum(1).clamp(min=1)
+            means = (values * batch.weight).sum(1) / sample_count(batch.weight)
             grads = torch.autograd.grad(means.sum(), list(leaves.values()))
         return Gradients(dict(zip(leaves, grads, strict=True)), means.detach())
 
@@ -201,7 +201,10 @@ def one_client(
         if is_channels_last and x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)
         with model.on_batch(stream):
-            value = loss(model.alone(values, x), y).mean()
+            found = loss(model.alone(values, x), y)
+            if samples.class_weights is not None:
+                found = found * batch.weight[0, :count]
+            value = found.mean()
             fresh = model.fresh_statistics()
         optimiser.zero_grad()
         value.backward()

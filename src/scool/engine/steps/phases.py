@@ -17,8 +17,16 @@ from scool.types import Tree, flat
 class Samples:
     """One split of the federation as the models see it."""
 
-    def __init__(self, split: Split, transform: ImageTransform | None, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        split: Split,
+        transform: ImageTransform | None,
+        dtype: torch.dtype,
+        class_weights: Tensor | None = None,
+    ) -> None:
+        """`class_weights` (K, C) says how much samples of each class count; None: all alike."""
         self.split = split
+        self.class_weights = None if class_weights is None else class_weights.to(dtype)
         self.transform = transform
         self.dtype = dtype
         self.width = split.index.shape[1]
@@ -53,6 +61,12 @@ class Samples:
             y = y.to(self.dtype)
         return (x if are_tokens(x) else x.to(self.dtype)), y
 
+    def weigh(self, clients: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        """Weights (n, s) of the clients' samples with targets y, by their classes."""
+        if self.class_weights is None:
+            return weight
+        return weight * self.class_weights[clients].gather(1, y)
+
     def augmentation(self, key: int, streams: Tensor, shape: torch.Size) -> Tensor | None:
         """Random numbers for `shape` samples of each stream; None where nothing is random."""
         if self.transform is None or not self.transform.num_draws:
@@ -65,7 +79,7 @@ class Batch(NamedTuple):
 
     x: Tensor  # (c, b, ...)
     y: Tensor  # (c, b, ...)
-    weight: Tensor  # (c, b): 1 for a sample, 0 for padding
+    weight: Tensor  # (c, b): 1, or what its class weighs, for a sample, 0 for padding
     stream: Tensor | None = None  # (c,) of what the models draw in this step
 
 
@@ -102,7 +116,8 @@ def batch_at(samples: Samples, phase: Phase, step: Tensor) -> Batch:
     draws = None if phase.draws is None else phase.draws.index_select(1, step)[:, 0]
     x, y = samples.fetch(phase.ids, position, draws)
     stream = None if phase.stream is None else advance(phase.stream, step)
-    return Batch(x, y, phase.weight.index_select(1, step)[:, 0], stream)
+    weight = samples.weigh(phase.ids, y, phase.weight.index_select(1, step)[:, 0])
+    return Batch(x, y, weight, stream)
 
 
 def plan_phase(
