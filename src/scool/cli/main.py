@@ -20,6 +20,7 @@ usage: scool COMMAND [options]
   compare        several methods on one federation     scool compare --methods local,scool-sbm
   tune           options chosen on validation data     scool tune --methods all --lr 0.05,0.1
   reproduce WHAT the paper's table and figures         scool reproduce table1 --seeds 5
+  peer           owners on machines of their own       scool peer pilot trial a=127.0.0.1:7447 ...
   resume DIR     continue a run or a comparison that was stopped
   rerun DIR      repeat a run or a comparison with the same configuration
   report RUN...  a page about runs, opens offline      scool report demo --open
@@ -37,7 +38,7 @@ scool COMMAND --help lists the options of a command. Progress goes to stderr, re
 """
 
 
-_NAMES = "run compare tune reproduce resume report plot export ls diff verify watch data bench"
+_NAMES = "run compare tune reproduce peer resume report plot export ls diff verify watch data bench"
 COMMANDS = {name: f"scool.cli.{name}" for name in _NAMES.split()} | {"rerun": "scool.cli.resume"}
 """The module of each command, which has a function of its name; loaded when it is called."""
 

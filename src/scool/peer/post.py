@@ -2,7 +2,7 @@
 by their digest. Whatever is wrong is dropped, and noted."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, final
 
@@ -65,6 +65,8 @@ class Post:
         self.place = transport.place
         self.round = HELLO
         self.latest: dict[int, int] = {}  # the newest round that each peer was heard of in
+        self.waiting: Callable[[Sequence[int], float], None] = lambda peers, seconds: None
+        """Called now and then while others are awaited: for whom, and for how many seconds."""
         self.problems: deque[str] = deque(maxlen=100)  # in words, for people
         self.sent, self.received = 0, 0  # bytes of records, and of models that were fetched
         self.largest = largest
@@ -93,7 +95,8 @@ class Post:
         self, round: int, slot: str, peers: Collection[int], until: Until = forever
     ) -> dict[int, Message]:
         """What these peers say in a slot: of each one that was heard of in time."""
-        ask = self.transport.now() + ASK
+        began = self.transport.now()
+        ask = began + ASK
         while True:
             self.sort()
             now = self.transport.now()
@@ -103,6 +106,7 @@ class Post:
                     p: self._heard[p, round, slot] for p in peers if (p, round, slot) in self._heard
                 }
             last = max(until(p) for p in missing)
+            self.waiting(missing, now - began)
             if now < ask:
                 self.transport.wait(min(last, ask))
                 continue
@@ -111,6 +115,10 @@ class Post:
                 if answer.data is not None:
                     self._take(answer.sender, answer.key, answer.data)
             ask = self.transport.now() + ASK
+
+    def heard(self, round: int, slot: str) -> dict[int, Message]:
+        """What has been said in a slot so far."""
+        return {p: m for (p, t, s), m in self._heard.items() if (t, s) == (round, slot)}
 
     def sort(self) -> None:
         """Read what has arrived."""

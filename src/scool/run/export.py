@@ -12,7 +12,7 @@ from scool.data.client import find_client
 from scool.display.records import read_run
 from scool.errors import RunError
 from scool.evaluation.metrics import SCORE
-from scool.models import fixed_tensors, unstack
+from scool.models import fixed_tensors
 from scool.recording.clients import Clients, describe_clients
 from scool.recording.disk import write_bytes
 from scool.recording.folder import RunFolder, is_taken, make_folder
@@ -20,7 +20,7 @@ from scool.recording.models import model_name, read_fixed, write_model
 from scool.recording.seals import Manifest, whole_file
 from scool.run.client_model import ClientModel
 from scool.run.graph import Graph
-from scool.run.load import about_model, assemble, theta_of
+from scool.run.load import about_model, assemble, held_by, one_of, theta_of
 from scool.run.readme import Read, readme
 from scool.types import Params, Tree
 from scool.version import __version__
@@ -45,8 +45,13 @@ class Exported:
     ready: Callable[[int], ClientModel]  # the model of a client
 
     @property
+    def held(self) -> list[int]:
+        """Whose models there are."""
+        return held_by(self.header, self.theta)
+
+    @property
     def count(self) -> int:
-        return len(next(iter(self.theta.values())))
+        return self.clients.num_clients if self.clients else len(self.held)
 
     @property
     def names(self) -> Sequence[str] | None:
@@ -113,7 +118,7 @@ def of_run(path: Path) -> Exported:
 
     def ready(client: int) -> ClientModel:
         about = about_model(record.header, clients, client)
-        return assemble({**fixed, **unstack(theta, client)}, about, None, path)
+        return assemble({**fixed, **one_of(theta, record.header, client)}, about, None, path)
 
     return Exported(record.header, clients, theta, fixed, graph, rounds, row, ready)
 
@@ -132,7 +137,7 @@ def write_export(
         ConfigError: there is no such client.
         ScoolError: a package for ONNX is missing.
     """
-    chosen = list(range(what.count)) if client is None else [what.number(client)]
+    chosen = what.held if client is None else [what.number(client)]
     if is_taken(folder):
         raise RunError(f"{folder} exists already: choose another folder (--out)")
     programs = _programs(what, chosen) if onnx else {}
@@ -145,7 +150,7 @@ def write_export(
         seals: dict[Path, str] = {}
         for number in chosen:
             path = folder / "models" / model_name(number)
-            tensors = {**what.fixed, **unstack(what.theta, number)}
+            tensors = {**what.fixed, **one_of(what.theta, what.header, number)}
             about = about_model(what.header, what.clients, number)
             seals[path] = write_model(path, tensors, about, what.header.get("run"))
         texts = {f"models/{Path(model_name(n)).stem}.onnx": text for n, text in programs.items()}
@@ -172,7 +177,7 @@ def _programs(what: Exported, chosen: Sequence[int]) -> dict[int, bytes]:
 
 def _readme(what: Exported, chosen: Sequence[int], onnx: bool) -> str:
     first = chosen[0]
-    tensors = {**what.fixed, **unstack(what.theta, first)}
+    tensors = {**what.fixed, **one_of(what.theta, what.header, first)}
     lines = [
         (what.name(client), what.scores(client), what.sources(client)) for client in chosen[:20]
     ]

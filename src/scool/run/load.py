@@ -11,7 +11,7 @@ from torch import nn
 from scool.data.client import find_client
 from scool.data.preprocessing import Preprocessing
 from scool.data.transform import ImageTransform
-from scool.errors import ConfigError, RunError, require, unknown
+from scool.errors import ConfigError, RunError, first_few, require, unknown
 from scool.models import ModelConfig, fixed_tensors, unstack
 from scool.models.mixture import LOG_WEIGHTS, MOST_MEMBERS, Mixture
 from scool.recording.clients import Clients, read_clients
@@ -105,9 +105,32 @@ def params_of(path: Path, client: int | str | None) -> tuple[Params, dict[str, A
     _, theta = theta_of(folder)
     clients = read_clients(folder)
     names = clients.client_names if clients else None
-    number = find_client(client, len(next(iter(theta.values()))), names)
-    tensors = {**read_fixed(folder), **unstack(theta, number)}
+    held = held_by(folder.header, theta)
+    is_alone = client is None and len(held) == 1
+    count = clients.num_clients if clients else max(held) + 1
+    number = held[0] if is_alone else find_client(client, count, names)
+    tensors = {**read_fixed(folder), **one_of(theta, folder.header, number)}
     return tensors, about_model(folder.header, clients, number)
+
+
+def held_by(header: Mapping[str, Any], theta: Tree) -> list[int]:
+    """Whose models the rows of a checkpoint are: everybody's, or those of a peer."""
+    return list(header.get("held") or range(len(next(iter(theta.values())))))
+
+
+def one_of(theta: Tree, header: Mapping[str, Any], client: int) -> Params:
+    """The model of a client.
+
+    Raises:
+        RunError: the run is that of another owner, who has a machine of its own.
+    """
+    held = held_by(header, theta)
+    if client not in held:
+        raise RunError(
+            f"the run holds no model of client {client}: it is that of client {first_few(held)}, "
+            "on the machine of its owner"
+        )
+    return unstack(theta, held.index(client))
 
 
 def about_model(header: Mapping[str, Any], clients: Clients | None, client: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from scool.evaluation.accuracy import evaluate
 from scool.graph.edges import Edges, Matrix
 from scool.run.checks import as_method, as_mixed, check_anybody, checked_step, warn_quarantined
 from scool.run.options import Changes, RunSettings, with_changes
-from scool.run.prepare import Model, Order, Run, prepare
+from scool.run.prepare import EngineMaker, Model, Order, Run, prepare
 from scool.run.result import Result
 from scool.run.round_row import describe_owners, describe_round
 
@@ -95,6 +95,7 @@ def fit(
     recorders: Sequence[Recorder] = (),
     method: str | None = None,
     config: Mapping[str, Any] | None = None,
+    engine: EngineMaker | None = None,
     **changes: Unpack[Changes],
 ) -> Result:
     """Train personal models on a federation with one method.
@@ -110,6 +111,7 @@ def fit(
         recorders: they watch the run.
         method: the name in records; the name of the class where it is None.
         config: what `run.json` keeps, so that the command line can repeat the run.
+        engine: builds the engine; None: where the clients live here, or on the ranks there are.
         **changes: options by name, on top of `settings`:
 
             - `rounds` (30): rounds of communication.
@@ -145,7 +147,7 @@ def fit(
         the models, their scores, the graph of every round, and what it cost. Of several ranks the
         first has all models, the others have those of their clients.
     """
-    about = Order(with_changes(settings, changes), out, resume, recorders, method, config)
+    about = Order(with_changes(settings, changes), out, resume, recorders, method, config, engine)
     with ExitStack() as held:
         run = prepare(federation, model, as_method(algorithm), about, held)
         stop = Stop(run.progress.ranks)

@@ -45,6 +45,7 @@ from scool.types import Params
 from scool.version import __version__, source_commit
 
 Model = nn.Module | str | ModelConfig | Callable[[], nn.Module]
+EngineMaker = Callable[[Federation, nn.Module, RunSettings], Engine]
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Order:
     recorders: Sequence[Recorder]
     name: str | None
     config: Mapping[str, Any] | None
+    engine: "EngineMaker | None" = None
 
     def __post_init__(self) -> None:
         check_kind("resume", self.resume, bool)
@@ -159,7 +161,10 @@ def prepare(
         warnings.warn(remark, stacklevel=3)
     metrics = chosen_metrics(settings.metrics, federation.task)
     module, theta0 = prepare_model(model, federation, settings.seed)
-    engine = _engine(federation, module, settings, ranks, attendance)
+    if order.engine is None:
+        engine = _engine(federation, module, settings, ranks, attendance)
+    else:
+        engine = order.engine(federation, module, settings)
     check_test(federation, settings.strict, ranks.is_first)
     check_verbs(method, engine)
     predictor = method.predictor(module, federation.task)
@@ -170,6 +175,8 @@ def prepare(
     identity |= {"owners": attendance.about} if attendance.about else {}
     header = _header(order, method, engine.device, model_options(model), identity)
     header["hardware"]["ranks"] = ranks.size
+    if order.engine is not None and len(engine.owned) < engine.num_clients:
+        header["held"] = engine.owned.tolist()  # whose rows checkpoints have
     if order.out is not None and ranks.is_first:
         header["versions"]["commit"] = source_commit()
     ranks.agree("method, data or first model", identity)

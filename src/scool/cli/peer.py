@@ -1,0 +1,138 @@
+"""`scool peer pilot | run | status`: owners on machines of their own."""
+
+import json as json_module
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from scool.cli.arguments import Shown, read_toml
+from scool.cli.run import print_summary
+from scool.display.live import Console
+from scool.errors import ConfigError, ScoolError, nearest, printable
+
+USAGE = """usage: scool peer COMMAND
+
+  pilot DIR a=HOST:PORT b=HOST:PORT ...   ready folders for a trial, one per owner
+  run DIR                                 take part as the owner of a folder
+  status DIR...                           how the peers of these folders are doing
+
+scool peer COMMAND --help lists the options of a command.
+"""
+
+
+@dataclass(frozen=True)
+class PilotCommand:
+    """Make a folder per owner: keys, certificates, the agreement, and digits to learn from.
+
+    All keys are made in one place, so this is for trials.
+    """
+
+    folder: tyro.conf.Positional[Path]
+    """The new folder."""
+    members: tyro.conf.Positional[tuple[str, ...]]
+    """name=host:port of each owner: where it listens and the others find it."""
+    method: str = "scool-sbm"
+    """A method that runs on peers; docs/peers.md lists them."""
+    rounds: int = 30
+    """Communication rounds."""
+    seed: int = 0
+    """Decides the first model, the batches, every draw, and the digits."""
+    options: Path | None = None
+    """A TOML file with options of the method."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCommand(Shown):
+    """Take part in a run, from the beginning or from the last round that was saved."""
+
+    folder: tyro.conf.Positional[Path]
+    """The owner's folder."""
+
+
+@dataclass(frozen=True)
+class StatusCommand:
+    """What peers wrote last about themselves."""
+
+    folders: tyro.conf.Positional[tuple[Path, ...]]
+    """Owners' folders, or folders that hold some."""
+    json: bool = False
+    """Print JSON: one object per peer and line."""
+
+
+def peer(arguments: Sequence[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0 if arguments else 2
+    name, *rest = arguments
+    if name not in COMMANDS:
+        raise ConfigError(f"unknown command 'peer {name}': {nearest(name, COMMANDS)}")
+    try:
+        return COMMANDS[name](rest)
+    except ImportError as error:
+        if error.name not in ("zenoh", "cryptography"):
+            raise
+        raise ScoolError(
+            f"peers need {error.name}, which is not installed: pip install 'scool[peer]'"
+        ) from error
+
+
+def _pilot(arguments: Sequence[str]) -> int:
+    from scool.peer.pilot import Trial, make_pilot
+
+    command = tyro.cli(PilotCommand, args=list(arguments), prog="scool peer pilot")
+    addresses: dict[str, str] = {}
+    for member in command.members:
+        name, equals, address = member.partition("=")
+        if not equals or name in addresses:
+            raise ConfigError(f"member {member!r} is not possible: give name=host:port, each once")
+        addresses[name] = address
+    trial = Trial(command.method, command.rounds, command.seed)
+    options = read_toml(str(command.options)) if command.options else {}
+    folders = make_pilot(command.folder, addresses, trial, options)
+    print("Each owner takes its folder to its machine and runs")
+    for folder in folders:
+        print(f"  scool peer run {folder}")
+    print("All keys were made here: for trials only.")
+    return 0
+
+
+def _run(arguments: Sequence[str]) -> int:
+    from scool.peer.node import run_owner
+    from scool.peer.owner import open_owner
+
+    command = tyro.cli(RunCommand, args=list(arguments), prog="scool peer run")
+    owner = open_owner(command.folder)
+
+    def tell(words: str) -> None:
+        if not command.quiet:
+            print(f"{owner.name}: {printable(words)}", file=sys.stderr)
+
+    with Console(owner.agreement.rounds, quiet=command.quiet) as console:
+        summary = run_owner(owner, [console], tell)
+    print_summary(dict(summary), command.json)
+    return 0
+
+
+def _status(arguments: Sequence[str]) -> int:
+    from rich.console import Console as Terminal
+
+    from scool.peer.status import NAME, read_status, status_table
+
+    command = tyro.cli(StatusCommand, args=list(arguments), prog="scool peer status")
+    found: list[Path] = []
+    for folder in command.folders:
+        below = sorted(file.parent for file in folder.glob(f"*/{NAME}"))
+        found += [folder] if (folder / NAME).exists() or not below else below
+    peers = [read_status(folder) for folder in found]
+    if command.json:
+        for peer in peers:
+            print(json_module.dumps(peer))
+    else:
+        Terminal().print(status_table(peers))
+    return 0
+
+
+COMMANDS = {"pilot": _pilot, "run": _run, "status": _status}

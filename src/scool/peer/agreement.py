@@ -1,0 +1,173 @@
+"""What all members of a run have agreed on. Its hash is the run's id, which every signed record
+names: whoever speaks in the run has agreed to all of it."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+import torch
+
+from scool.contracts import Method
+from scool.data.catalogue import DataConfig
+from scool.data.federation import Federation
+from scool.errors import ConfigError, DataError, RunError, unknown
+from scool.models import ModelConfig
+from scool.peer.identity import check_name, host_of
+from scool.peer.offered import check_method
+from scool.recording.disk import write_bytes
+from scool.run.config import default_run
+from scool.run.options import with_options
+from scool.run.prepare import prepare_model
+from scool.types import Params
+from scool.version import __version__
+
+Mode = Literal["strict"]
+NAME = "agreement.json"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One owner: its place is where it stands in the list."""
+
+    name: str
+    address: str  # host:port, where it listens and others dial it
+    leaf: str  # the fingerprint of its certificate
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One run on peers, ready to start."""
+
+    method: str
+    algorithm: Mapping[str, Any]  # all options of the method
+    model: Mapping[str, Any]  # all options of the network
+    rounds: int
+    seed: int
+    mode: Mode
+    task: str
+    inputs: tuple[int, ...]  # the shape of a sample
+    outputs: int  # classes, or targets
+    theta0: str  # SHA-256 of the common first model
+    version: str  # of scool
+    members: tuple[Member, ...]
+
+    def canonical(self) -> bytes:
+        """The same agreement gives the same bytes."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
+
+    @property
+    def run(self) -> str:
+        """The id of the run: 32 hexadecimal digits."""
+        return hashlib.sha256(self.canonical()).hexdigest()[:32]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(member.name for member in self.members)
+
+    def place_of(self, name: str) -> int:
+        """Raises:
+        ConfigError: there is no such member.
+        """
+        if name not in self.names:
+            unknown("member", name, self.names)
+        return self.names.index(name)
+
+    def build_method(self) -> Method[Any]:
+        """The method with its options, refused if peers cannot run it."""
+        start = default_run(self.method, DataConfig()).algorithm
+        method = with_options(start, self.algorithm, "algorithm")
+        check_method(method, self.method)
+        return method
+
+    def build_model(self) -> ModelConfig:
+        return with_options(ModelConfig(), self.model, "model")
+
+    def check(self) -> None:
+        """Refuse an agreement that this program cannot keep.
+
+        Raises:
+            ConfigError: says what is wrong and what to do.
+        """
+        if self.version != __version__:
+            raise ConfigError(
+                f"the agreement is for scool {self.version}, and this is {__version__}: install "
+                f"the same version everywhere (pip install scool=={self.version})"
+            )
+        if self.mode not in get_args(Mode):
+            unknown("mode", self.mode, get_args(Mode))
+        if len(self.members) < 2 or len(set(self.names)) < len(self.members):
+            raise ConfigError("the agreement needs two members or more, each with its own name")
+        for member in self.members:
+            check_name(member.name)
+            host_of(member.address)
+        self.build_method()
+
+    def check_data(self, own: Federation) -> None:
+        """Refuse data of another kind than agreed.
+
+        Raises:
+            DataError: says what is agreed and what was found.
+        """
+        agreed = (self.task, tuple(self.inputs), self.outputs)
+        found = (own.task, own.input_shape, own.num_outputs)
+        if agreed != found:
+            words = "{}, inputs {}, {} outputs"
+            raise DataError(
+                f"the data are {words.format(*found)}; agreed is {words.format(*agreed)}. Give "
+                "data of the agreed kind, or make another agreement"
+            )
+
+    def check_start(self, own: Federation) -> None:
+        """Refuse to begin with another first model than the others.
+
+        Raises:
+            ConfigError: the digests differ.
+        """
+        if first_model_digest(self.build_model(), own, self.seed) != self.theta0:
+            raise ConfigError(
+                "the first model differs from the agreed one: another version of torch makes "
+                f"other random numbers (this is {torch.__version__}). Install the same everywhere"
+            )
+
+    def write(self, folder: Path) -> None:
+        text = json.dumps({"run": self.run, **asdict(self)}, indent=2)
+        write_bytes(folder / NAME, text.encode())
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Raises:
+        RunError: there is none, or it is damaged.
+        """
+        path = folder / NAME
+        try:
+            named = json.loads(path.read_bytes())
+            run = named.pop("run")
+            members = tuple(Member(**member) for member in named.pop("members"))
+            found = cls(**{**named, "inputs": tuple(named["inputs"]), "members": members})
+        except FileNotFoundError:
+            raise RunError(
+                f"{folder} is not the folder of a member: it has no {NAME}. "
+                "`scool peer pilot` makes some for a trial"
+            ) from None
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise RunError(f"{path} is damaged ({error}): bring back a copy") from error
+        if found.run != run:
+            raise RunError(f"{path} was changed: its id does not match. Bring back a copy")
+        return found
+
+
+def digest_of_model(theta0: Params) -> str:
+    """SHA-256 over names, shapes and bytes."""
+    sha = hashlib.sha256()
+    for name, t in sorted(theta0.items()):
+        sha.update(f"{name} {t.dtype} {tuple(t.shape)}".encode())
+        sha.update(t.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return f"sha256:{sha.hexdigest()}"
+
+
+def first_model_digest(model: ModelConfig, federation: Federation, seed: int) -> str:
+    """The digest of the model that every member of a run starts from."""
+    return digest_of_model(prepare_model(model, federation, seed)[1])

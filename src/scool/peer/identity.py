@@ -1,0 +1,206 @@
+"""Who is who: an owner's key, the certificate authority of one run, the leaves it signs, and
+signatures under records. Private keys are made at home and stay there."""
+
+import datetime
+import hashlib
+import ipaddress
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from scool.errors import ConfigError, RunError, require
+
+DAYS = 30  # that a leaf is valid
+SLACK = datetime.timedelta(hours=1)  # by which clocks may differ
+_SHA = ec.ECDSA(hashes.SHA256())
+
+
+def check_name(name: str) -> str:
+    """The name of a member: part of keys and of file names."""
+    is_plain = re.fullmatch(r"[a-z0-9][a-z0-9-]{0,38}", name) is not None
+    require(
+        is_plain, "name", name, "give up to 39 of a-z, 0-9 and -, starting with one of a-z, 0-9"
+    )
+    return name
+
+
+def host_of(address: str) -> str:
+    """The host of `host:port`.
+
+    >>> host_of("[::1]:7447"), host_of("a.example.org:7447")
+    ('::1', 'a.example.org')
+    """
+    host, colon, port = address.rpartition(":")
+    is_right = bool(colon and host) and port.isdigit() and 0 < int(port) < 65536
+    require(is_right, "address", address, "give HOST:PORT, e.g. a.example.org:7447")
+    return host.strip("[]")
+
+
+def new_key() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    """Only its owner may read the file."""
+    path.touch(mode=0o600)
+    path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+
+
+def request(name: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateSigningRequest:
+    """What an owner sends to the founder: its name and public key, signed with the key."""
+    return x509.CertificateSigningRequestBuilder().subject_name(_named(name)).sign(key, _hash())
+
+
+def new_authority(run: str, days: int = DAYS) -> tuple[ec.EllipticCurvePrivateKey, bytes]:
+    """The key and certificate (PEM) of one run's authority."""
+    key = new_key()
+    name = _named(f"scool {run}")
+    builder = _certificate(name, name, key.public_key(), days).add_extension(
+        x509.BasicConstraints(ca=True, path_length=0), critical=True
+    )
+    return key, pem(builder.sign(key, _hash()))
+
+
+def sign_leaf(
+    wanted: x509.CertificateSigningRequest,
+    address: str,
+    authority_key: ec.EllipticCurvePrivateKey,
+    authority: bytes,
+    days: int = DAYS,
+) -> bytes:
+    """The certificate (PEM) of a member at an address.
+
+    Raises:
+        RunError: the request is not signed with the key it names.
+    """
+    if not wanted.is_signature_valid:
+        raise RunError("a certificate request has a wrong signature: ask its owner for another")
+    issuer = x509.load_pem_x509_certificate(authority).subject
+    usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    builder = (
+        _certificate(wanted.subject, issuer, wanted.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_host_name(host_of(address))]), critical=False)
+    )
+    return pem(builder.sign(authority_key, _hash()))
+
+
+def fingerprint(certificate: bytes) -> str:
+    """SHA-256 of a certificate (PEM), as it is pinned in the agreement."""
+    der = _load(certificate).public_bytes(serialization.Encoding.DER)
+    return f"sha256:{hashlib.sha256(der).hexdigest()}"
+
+
+def pem(made: x509.Certificate | x509.CertificateSigningRequest) -> bytes:
+    return made.public_bytes(serialization.Encoding.PEM)
+
+
+class Files(NamedTuple):
+    """Where a member keeps what it is known by."""
+
+    key: Path
+    leaf: Path
+    authority: Path
+
+    @classmethod
+    def of(cls, folder: Path) -> "Files":
+        return cls(folder / "key.pem", folder / "leaf.pem", folder / "authority.pem")
+
+
+@final
+class Keys:
+    """Signs with a member's key, and checks signatures with the pinned leaves of all members."""
+
+    def __init__(self, key: bytes, leaves: Sequence[bytes], place: int) -> None:
+        """`key` and `leaves` are PEM, in the order of the places.
+
+        Raises:
+            ConfigError: the key is not that of the leaf, or the leaf is not valid now.
+        """
+        found = serialization.load_pem_private_key(key, password=None)
+        public = [_load(leaf).public_key() for leaf in leaves]
+        is_right = isinstance(found, ec.EllipticCurvePrivateKey)
+        if not is_right or found.public_key() != public[place]:
+            raise ConfigError("key.pem is not the key of leaf.pem: bring back the one made with it")
+        self._key, self._public = found, public
+        _check_time(_load(leaves[place]))
+
+    def sign(self, header: bytes) -> bytes:
+        return self._key.sign(header, _SHA)
+
+    def is_from(self, sender: int, header: bytes, signature: bytes) -> bool:
+        if not 0 <= sender < len(self._public):
+            return False
+        public = self._public[sender]
+        assert isinstance(public, ec.EllipticCurvePublicKey)
+        try:
+            public.verify(signature, header, _SHA)
+        except InvalidSignature:
+            return False
+        return True
+
+
+def _load(certificate: bytes) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(certificate)
+    except ValueError as error:
+        raise ConfigError(f"a certificate cannot be read ({error}): bring back a copy") from error
+
+
+def _check_time(leaf: x509.Certificate) -> None:
+    now = datetime.datetime.now(datetime.UTC)
+    if now > leaf.not_valid_after_utc:
+        raise ConfigError(
+            f"leaf.pem expired on {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC: make the run "
+            "again with new certificates, or set the clock of this machine right"
+        )
+    if now < leaf.not_valid_before_utc:
+        raise ConfigError(
+            f"leaf.pem is valid from {leaf.not_valid_before_utc:%Y-%m-%d %H:%M} UTC on: set the "
+            "clock of this machine right"
+        )
+
+
+def _hash() -> hashes.SHA256:
+    return hashes.SHA256()
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _host_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: object, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - SLACK)
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )

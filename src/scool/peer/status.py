@@ -1,0 +1,107 @@
+"""How one peer is doing, as a small file that another program may read at any time."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+from rich.table import Table
+
+from scool.columns import human_bytes
+from scool.errors import RunError, printable
+from scool.peer.owner import Owner
+from scool.peer.post import Post
+from scool.recording.disk import write_bytes
+from scool.types import Info
+
+NAME = "status.json"
+PATIENCE = 3.0  # seconds after which a person is told whom this peer waits for
+
+
+@final
+class StatusFile:
+    """Writes `status.json` after every round and while others are awaited."""
+
+    def __init__(self, owner: Owner, post: Post, tell: Callable[[str], None]) -> None:
+        self._owner, self._post, self._tell = owner, post, tell
+        self._said: tuple[int, ...] = ()
+        self._known: dict[str, Any] = {"state": "connecting", "round": 0, "waiting_for": []}
+        self._write()
+
+    def start(self, header: Mapping[str, Any], first_round: int) -> None:
+        self._known |= {"state": "running", "round": first_round}
+        self._write()
+
+    def round(self, row: Mapping[str, Any], info: Info) -> None:
+        place = self._owner.place
+        score = row.get("scores", [None] * (place + 1))[place]
+        weights = [round(float(w), 4) for w in info["graph"][place]]
+        self._known |= {"round": row["round"] + 1, "score": score, "weights": weights}
+        self._known |= {"waiting_for": []}
+        self._said = ()
+        self._write()
+
+    def end(self, result: Any) -> None:
+        self._known |= {"state": "finished"}
+        self._write()
+
+    def waiting(self, peers: Sequence[int], seconds: float) -> None:
+        """Called while others are awaited, about twice a second."""
+        if seconds < PATIENCE or tuple(peers) == self._said:
+            return
+        self._said = tuple(peers)
+        names = [self._owner.agreement.names[peer] for peer in peers]
+        self._tell(f"waiting for {', '.join(names)}")
+        self._known["waiting_for"] = names
+        self._write()
+
+    def _write(self) -> None:
+        post, names = self._post, self._owner.agreement.names
+        found = {
+            "name": self._owner.name,
+            "run": post.run,
+            "rounds": self._owner.agreement.rounds,
+            "members": list(names),
+            "here": [names[peer] for peer in sorted(post.transport.members())],
+            **self._known,
+            "bytes_sent": post.sent,
+            "bytes_received": post.received,
+            "problems": list(post.problems)[-5:],
+            "time": time.time(),
+        }
+        write_bytes(self._owner.folder / NAME, json.dumps(found).encode(), durable=False)
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """What the peer of a folder wrote last.
+
+    Raises:
+        RunError: it never ran, or the file is damaged.
+    """
+    try:
+        return json.loads((folder / NAME).read_bytes())
+    except FileNotFoundError:
+        raise RunError(f"{folder} has no {NAME}: start the peer with `scool peer run`") from None
+    except ValueError as error:
+        raise RunError(f"{folder / NAME} is damaged: {error}") from error
+
+
+def status_table(peers: Sequence[Mapping[str, Any]]) -> Table:
+    """One line per peer: how far it is, who is there, from whom it learns."""
+    table = Table()
+    for heading in ("peer", "state", "round", "score", "learns from", "sent", "waits for"):
+        table.add_column(heading)
+    for peer in peers:
+        score, weights = peer.get("score"), peer.get("weights") or []
+        shares = sorted(zip(weights, peer["members"], strict=False), reverse=True)
+        table.add_row(
+            printable(peer["name"]),
+            f"{peer['state']}, {len(peer['here'])} of {len(peer['members'])} here",
+            f"{peer['round']}/{peer['rounds']}",
+            "" if score is None else f"{score:.1f}",
+            " ".join(f"{printable(name)} {share:.0%}" for share, name in shares if share >= 0.005),
+            human_bytes(peer["bytes_sent"]),
+            printable(", ".join(peer.get("waiting_for") or [])),
+        )
+    return table

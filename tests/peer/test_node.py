@@ -1,0 +1,195 @@
+"""Owners' folders: what is made for a trial, what is checked first, and whole runs from them."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import scool
+from scool.data.arrays import from_arrays
+from scool.errors import ScoolError
+from scool.graph.edges import as_matrix
+from scool.peer.agreement import Agreement
+from scool.peer.memory import MemoryNetwork, MemoryTransport
+from scool.peer.transport import Transport
+from scool.recording.folder import RunFolder
+from toys import classification
+
+pytest.importorskip("cryptography", reason="pip install scool[peer]")
+
+from scool.peer.node import run_owner
+from scool.peer.owner import open_owner
+from scool.peer.pilot import Trial, make_pilot
+from scool.peer.status import read_status
+
+NAMES = ("ann", "bob", "cat", "dan")
+ADDRESSES = {name: f"127.0.0.1:{7400 + place}" for place, name in enumerate(NAMES)}
+ROUNDS = 4
+OPTIONS = {"epochs": 2, "batch_size": 4, "sparsify_round": 1, "fraction": 0.4}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made") / "pilot"
+    make_pilot(folder, ADDRESSES, Trial(rounds=ROUNDS), OPTIONS, classification())
+    return folder
+
+
+@pytest.fixture
+def pilot(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "pilot"))
+
+
+def take_part(folder: Path, network: MemoryNetwork | None = None) -> dict[int, Any]:
+    """Every owner of a pilot runs, in one process."""
+    network = network or MemoryNetwork(len(NAMES))
+    return network.run({place: live(folder, place) for place in range(len(NAMES))})
+
+
+def live(folder: Path, place: int) -> Any:
+    def program(transport: MemoryTransport) -> Mapping[str, Any]:
+        def connect(owner: Any, largest: int) -> Transport:
+            return transport
+
+        return run_owner(open_owner(folder / NAMES[place]), connect=connect)
+
+    return program
+
+
+def simulated(folder: Path) -> scool.Result:
+    """The same with the data of all owners in one process."""
+    agreement = Agreement.read(folder / NAMES[0])
+    clients = [dict(np.load(folder / name / "data.npz")) for name in NAMES]
+    return scool.fit(
+        from_arrays(clients, num_classes=agreement.outputs),
+        agreement.build_model(),
+        agreement.build_method(),
+        rounds=agreement.rounds,
+        seed=agreement.seed,
+        device="cpu",
+    )
+
+
+def check_equal(folder: Path, expected: scool.Result) -> None:
+    """The run folders hold the models, the rows and the scores of the simulation."""
+    for place, name in enumerate(NAMES):
+        model = scool.load_model(folder / name / "run").network.state_dict()
+        for n, t in expected.model(place).state_dict().items():
+            assert torch.equal(model[n], t)
+        records = RunFolder.open(folder / name / "run")
+        graph = as_matrix(records.read_graph(ROUNDS - 1))
+        assert torch.equal(graph[place], as_matrix(expected.graphs[ROUNDS - 1])[place])
+        assert records.rows()[-1]["scores"][place] == expected.history[-1]["scores"][place]
+
+
+def test_a_pilot_gives_what_the_simulator_gives(pilot: Path) -> None:
+    take_part(pilot)
+    check_equal(pilot, simulated(pilot))
+    status = read_status(pilot / "bob")
+    assert status["state"] == "finished" and status["round"] == ROUNDS and not status["problems"]
+    with pytest.raises(ScoolError, match="holds no model of client 0: it is that of client 1"):
+        scool.load_model(pilot / "bob" / "run", "ann")
+    with pytest.raises(ScoolError, match="is finished"):
+        run_owner(open_owner(pilot / "bob"))
+
+
+def test_a_peer_that_is_killed_goes_on_from_its_folder(pilot: Path) -> None:
+    network = MemoryNetwork(len(NAMES), delay=(0.1, 0.2))
+    network.kill(1, at=2.5)
+    done: list[int] = []
+    network.at(19.0, lambda: done.append(len(RunFolder.open(pilot / "bob" / "run").rows())))
+    network.start(1, live(pilot, 1), at=20.0)
+    take_part(pilot, network)
+    assert 0 < done[0] < ROUNDS and network.now > 20.0
+    check_equal(pilot, simulated(pilot))
+
+
+def spoil(file: str, old: str, new: str) -> Any:
+    def change(folder: Path) -> None:
+        text = (folder / file).read_text()
+        assert old in text
+        (folder / file).write_text(text.replace(old, new))
+
+    return change
+
+
+def agree(**changes: Any) -> Any:
+    """Another agreement, with an id that fits."""
+
+    def change(folder: Path) -> None:
+        named = json.loads((folder / "agreement.json").read_text()) | changes
+        del named["run"]
+        members = tuple(scool.peer.agreement.Member(**m) for m in named.pop("members"))
+        named["inputs"] = tuple(named["inputs"])
+        Agreement(**named, members=members).write(folder)
+
+    return change
+
+
+def other_data(folder: Path) -> None:
+    np.savez(folder / "data.npz", x=np.zeros((6, 3), "float32"), y=np.arange(6) % 3)
+
+
+def other_certificate(folder: Path) -> None:
+    shutil.copy(folder / "members" / "ann.pem", folder / "members" / "cat.pem")
+
+
+SPOILT = {
+    "is not the folder of a member": lambda folder: (folder / "agreement.json").unlink(),
+    "was changed: its id does not match": spoil("agreement.json", '"rounds": 4', '"rounds": 5'),
+    "is damaged": spoil("agreement.json", '"rounds": 4,', ""),
+    "is for scool 9.9, and this is": agree(version="9.9"),
+    "unknown mode 'loose'": agree(mode="loose"),
+    "the first model differs from the agreed one": agree(theta0="sha256:00"),
+    "'fedavg' does not run on peers: it needs a server": agree(method="fedavg", algorithm={}),
+    r"inputs \(4,\), 3 outputs; agreed is classification, inputs \(5,\)": agree(inputs=[5]),
+    r"the data are classification, inputs \(3,\)": other_data,
+    "data.npz' cannot be read": lambda folder: (folder / "data.npz").unlink(),
+    "mine:load' cannot be loaded": spoil("peer.toml", '"data.npz"', '"mine:load"'),
+    "give FILE.npz or module:function": spoil("peer.toml", '"data.npz"', '"data.csv"'),
+    "is not valid TOML": spoil("peer.toml", "name =", "name"),
+    "lacks 'name'": spoil("peer.toml", "name =", "nom ="),
+    "unknown member 'eve'": spoil("peer.toml", '"bob"', '"eve"'),
+    "leaf.pem is not the certificate of cat": spoil("peer.toml", '"bob"', '"cat"'),
+    "the certificate of cat is not the one agreed on": other_certificate,
+    "key.pem is not the key of leaf.pem": lambda f: shutil.copy(f.parent / "ann/key.pem", f),
+    "cannot be read .No such file": lambda folder: (folder / "key.pem").unlink(),
+}
+
+
+@pytest.mark.parametrize("words", SPOILT)
+def test_what_does_not_fit_is_said_before_anybody_connects(pilot: Path, words: str) -> None:
+    def connect(owner: Any, largest: int) -> Transport:
+        raise AssertionError("connected")
+
+    SPOILT[words](pilot / "bob")
+    with pytest.raises(ScoolError, match=words):
+        run_owner(open_owner(pilot / "bob"), connect=connect)
+
+
+def test_data_may_come_from_a_function(pilot: Path) -> None:
+    folder = pilot / "bob"
+    expected = open_owner(folder).load().train.y
+    code = "import pathlib, numpy\n\ndef arrays():\n    here = pathlib.Path(__file__).parent\n"
+    (folder / "bobs_data.py").write_text(code + "    return dict(numpy.load(here / 'data.npz'))\n")
+    spoil("peer.toml", '"data.npz"', '"bobs_data:arrays"')(folder)
+    assert torch.equal(open_owner(folder).load().train.y, expected)
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        ({"ann": "127.0.0.1:7400"}, "two members or more"),
+        ({"ann": "127.0.0.1", "bob": "127.0.0.1:1"}, "give HOST:PORT"),
+        ({"Ann": "127.0.0.1:1", "bob": "127.0.0.1:2"}, "name = 'Ann' is not possible"),
+    ],
+)
+def test_a_pilot_that_cannot_be(members: dict, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ScoolError, match=words):
+        make_pilot(tmp_path / "pilot", members, Trial(), None, classification())
+    assert not (tmp_path / "pilot").exists()

@@ -1,0 +1,139 @@
+"""The real network on loopback: who may say what, and what happens when a peer goes."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("zenoh", reason="pip install scool[peer]")
+pytest.importorskip("cryptography", reason="pip install scool[peer]")
+
+from scool.errors import RunError
+from scool.peer import identity
+from scool.peer.identity import Files
+from scool.peer.zenoh import ZenohTransport
+
+NAMES = ("ann", "bob", "cat")
+LARGEST = 100_000
+
+
+def free_addresses(count: int) -> list[str]:
+    """Ports of loopback that nobody uses now."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
+    for s in sockets:
+        s.close()
+    return addresses
+
+
+def issue(folder: Path, name: str, address: str, authority: tuple[Any, bytes]) -> Files:
+    folder.mkdir()
+    files, key = Files.of(folder), identity.new_key()
+    identity.write_key(files.key, key)
+    request = identity.request(name, key)
+    files.leaf.write_bytes(identity.sign_leaf(request, address, *authority))
+    files.authority.write_bytes(authority[1])
+    return files
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+    """Whether it came true in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Three members of one run in this process, all connected; and what it takes to add more."""
+    tmp, addresses = tmp_path_factory.mktemp("zenoh"), free_addresses(3)
+    authority = identity.new_authority("test")
+    files = [
+        issue(tmp / name, name, address, authority)
+        for name, address in zip(NAMES, addresses, strict=True)
+    ]
+    members = [ZenohTransport("r", i, NAMES, addresses, files[i], LARGEST) for i in (2, 1, 0)][::-1]
+    assert wait_for(lambda: all(len(member.members()) == 3 for member in members))
+    yield members, addresses, authority, tmp
+    for member in members:
+        member.close()
+
+
+def got(member: ZenohTransport, key: str) -> bool:
+    """Whether something arrives under a key."""
+    return wait_for(lambda: any(arrival.key == key for arrival in member.arrivals()))
+
+
+def test_what_is_pushed_arrives_and_what_is_offered_is_fetched(world: Any) -> None:
+    (ann, bob, cat), *_ = world
+    ann.offer("1/a", b"row", push=True)
+    assert got(bob, "1/a") and got(cat, "1/a")
+    ann.offer("model/x", b"m" * 90_000)
+    wanted = [(0, "model/x"), (0, "1/a"), (0, "nothing"), (1, "nothing")]
+    found = {answer[:2]: answer.data for answer in cat.fetch(wanted, cat.now() + 5)}
+    assert found == dict(zip(wanted, [b"m" * 90_000, b"row", None, None], strict=True))
+    ann.withdraw("model/x")
+    assert next(cat.fetch([(0, "model/x")], cat.now() + 5)).data is None
+
+
+def test_nobody_speaks_under_the_keys_of_another(world: Any) -> None:
+    """Neither pushes, nor answers, nor life: the other side drops it by the certificate."""
+    (ann, bob, cat), *_ = world
+    before = ann.members()
+    cat._session.put("scool/r/1/on/1/forged", b"x")
+    fake = cat._session.declare_queryable("scool/r/1/on/**", lambda q: q.reply(q.key_expr, b"x"))
+    token = cat._session.liveliness().declare_token("scool/r/7/here/forged")
+    cat.offer("1/after", b"row", push=True)
+    assert got(ann, "1/after") and got(bob, "1/after")
+    assert not any(arrival.key == "1/forged" for arrival in ann.arrivals() + bob.arrivals())
+    assert next(ann.fetch([(1, "1/of-bob")], ann.now() + 1)).data is None
+    assert ann.members() == before
+    fake.undeclare()
+    token.undeclare()
+
+
+def test_a_message_above_the_limit_does_not_arrive_and_the_link_stays(world: Any) -> None:
+    (ann, _, cat), *_ = world
+    ann.offer("big", b"x" * 20 * LARGEST)
+    assert next(cat.fetch([(0, "big")], cat.now() + 1)).data is None
+    ann.offer("small", b"x")
+    assert wait_for(lambda: next(cat.fetch([(0, "small")], cat.now() + 1)).data == b"x")
+
+
+def test_a_certificate_of_another_authority_does_not_get_in(world: Any) -> None:
+    (ann, bob, _), addresses, _, tmp = world
+    authority = identity.new_authority("test")  # of the same name
+    own = [*addresses[:2], *free_addresses(1)]
+    files = issue(tmp / "foreign", "cat", own[2], authority)
+    stranger = ZenohTransport("r", 2, NAMES, own, files, LARGEST)
+    stranger.offer("1/strange", b"x", push=True)
+    time.sleep(1.0)
+    assert stranger.members() == {2}
+    assert not any(arrival.key == "1/strange" for arrival in ann.arrivals() + bob.arrivals())
+    stranger.close()
+
+
+def test_a_port_that_is_taken_is_said(world: Any) -> None:
+    _, addresses, authority, tmp = world
+    files = issue(tmp / "second", "ann", addresses[0], authority)
+    with pytest.raises(RunError, match=f"cannot listen on {addresses[0]} .*is the port taken"):
+        ZenohTransport("r", 0, NAMES, addresses, files, LARGEST)
+
+
+def test_a_peer_that_goes_is_missed_at_once_and_found_again(world: Any) -> None:
+    """The last test: it replaces a member."""
+    members, addresses, authority, tmp = world
+    ann, bob, _ = members
+    bob.close()
+    assert wait_for(lambda: ann.members() == {0, 2}, seconds=1.0)
+    files = issue(tmp / "bob-again", "bob", addresses[1], authority)
+    members[1] = ZenohTransport("r", 1, NAMES, addresses, files, LARGEST)
+    assert wait_for(lambda: all(len(member.members()) == 3 for member in members))
+    members[1].offer("1/back", b"row", push=True)
+    assert got(ann, "1/back") and got(members[2], "1/back")
