@@ -19,6 +19,7 @@ from scool.data.digits import digits
 from scool.data.federation import Federation, Split
 from scool.data.frames import from_frame
 from scool.data.owners import heart_disease
+from scool.data.sources import from_datasets, from_image_folder, from_npz
 from scool.data.synthetic import synthetic
 from scool.errors import ScoolError
 from scool.evaluation.metrics import Metric
@@ -59,7 +60,10 @@ __all__ = [
     "digits",
     "fit",
     "from_arrays",
+    "from_datasets",
     "from_frame",
+    "from_image_folder",
+    "from_npz",
     "heart_disease",
     "load",
     "load_model",

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, TensorDataset
 from scool import LocalOnly, LocalSGD, fit
 from scool.data.arrays import from_arrays
 from scool.data.transform import CIFAR10
-from scool.errors import ConfigError, DataError
+from scool.errors import ConfigError, DataError, ModelError
 
 RNG = np.random.default_rng(0)
 
@@ -138,13 +138,15 @@ class Empty(Dataset):
         ([{"x_train": [[1.0]], "labels": [1]}], "entry 'labels'"),
         ([{"x_train": [[1.0]]}], "client 0 train data lacks y"),
         ([(np.zeros((3, 2)), np.zeros(2, int))], "one target per sample"),
-        ([(np.zeros((3, 2)), np.zeros(3))], "labels are torch.float64"),
+        ([(np.zeros((3, 2)), np.zeros(3))], "labels are whole numbers .*y.astype"),
+        ([(np.zeros((3, 2)), np.full(3, 0.5))], "labels are torch.float64"),
         ([client(3), (np.zeros((3, 4)), np.zeros(3, int))], "client 1 train samples have shape"),
         ([(np.zeros((2, 1)), np.array([0, -1]))], "label -1"),
         ([(np.zeros((2, 1)), ["cat", "dog"])], "labels are .*<U3, such as cat: encode labels as 0"),
         ([(np.zeros((2, 1)), np.array([0, None]))], "client 0 train labels are of type object"),
         ([(np.array([["a"]]), [0])], "client 0 train inputs are of type <U1"),
-        ([(np.zeros((2, 1)), [[0], [1, 2]])], "client 0 train labels are"),
+        ([(np.zeros((2, 1)), [[0], [1, 2]])], "labels have samples of different lengths, such"),
+        ([(np.array([[1, "red"]], object), [0])], "of type object, such as red: .*from_frame"),
         ([client(3), client(3, (0, 10**10))], "client 1 has label 10000000000, .*encode labels"),
         ([client(60, (0, 5000))], "5001 classes for 60 samples.*num_classes"),
         ([client(20_000, (0, 100_000))], "100001 classes for 20000 samples"),
@@ -209,3 +211,53 @@ def test_refuses_options() -> None:
         from_arrays([client(4)], test_fraction=1.5)
     with pytest.raises(ConfigError, match="unknown task"):
         from_arrays([client(4)], task="ranking")  # pyright: ignore[reportArgumentType]
+
+
+def mentioned(**options: Any) -> str:
+    """What is warned about while a federation is made."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        from_arrays(**options)
+    return " ".join(str(w.message) for w in caught)
+
+
+def test_doubts_are_said() -> None:
+    (x, y), noise = client(20), RNG.normal(size=20)
+    assert mentioned(clients=[(x, y), (x, y * 0)]) == ""
+    said = mentioned(clients=[(x, y, x[:4], y[:4]), (x[:10], y[:10], x[10:], y[10:])])
+    assert said.startswith(
+        "4 of 14 test rows are also training rows of the same client (clients 0)"
+    )
+    holes = x.copy()
+    holes[[3, 5], 1] = np.nan
+    said = mentioned(clients=[(x, y), (holes, y)], test_fraction=0.0, client_names=["a", "b"])
+    assert "2 of 2 clients have no test samples" in said
+    assert "client 1 (b) is left out of every run, because 2 of its 20 training rows" in said
+    said = mentioned(clients=[(x, 900 + noise), (x, 900 + noise)], task="regression")
+    assert "targets are large (mean " in said and "standardise them" in said
+    assert mentioned(clients=[(x, noise)], task="regression") == ""
+    said = mentioned(clients=[(x, noise), (x, noise * 0)], task="regression")
+    assert "1 of 2 clients have the same target in all test samples (clients 1): R^2" in said
+
+
+def test_numbers_in_an_array_of_objects_are_numbers() -> None:
+    x, y = client(10)
+    f = from_arrays([(x.astype(object), y.astype(object))])
+    assert torch.equal(f.train.x, from_arrays([(x, y)]).train.x)
+
+
+def test_names_of_clients_are_different() -> None:
+    with pytest.raises(DataError, match="client_names has 'a' 2 times"):
+        from_arrays([client(5)] * 3, client_names=["a", "b", "a"])
+
+
+def test_models_of_tokens_and_data_without_say_so() -> None:
+    x, y = RNG.integers(0, 20, (30, 5)), np.resize([0, 1], 30)
+    embeds = nn.Sequential(nn.Embedding(20, 2), nn.Flatten(), nn.Linear(10, 2))
+    for given, model, message in (
+        (from_arrays([(x, y)]), embeds, "make the federation with tokens=True"),
+        (from_arrays([(x, y)], tokens=True), "linear", "begin the model with an embedding"),
+        (from_arrays([(x + 20, y)], tokens=True), embeds, "the embedding knows 0 to 19"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            fit(given, model, LocalOnly(), rounds=1)

@@ -135,6 +135,7 @@ def test_nobody_has_test_samples() -> None:
     json.dumps(result.summary(), allow_nan=False)
 
 
+@pytest.mark.filterwarnings("ignore:1 of .* clients have the same target")
 def test_a_client_with_one_test_value_has_no_r2_and_spoils_nobodys_mean() -> None:
     clients = []
     for tests in (1, 5, 5):

@@ -1,7 +1,7 @@
 """A person's own data: a list of arrays or torch datasets, one entry per client."""
 
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from numbers import Integral, Number
 from typing import Any, Literal
 
 import numpy as np
@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from scool.data.build import hold_out, pad_rows
+from scool.data.doubts import warn_doubts
 from scool.data.federation import Federation, Split, Task, Truth, group_graph, true_graph
 from scool.data.transform import ImageTransform
-from scool.errors import DataError, check_kind, first_few, require, unknown
+from scool.errors import DataError, check_kind, require, unknown
 
 _KEYS = ("x_train", "y_train", "x_val", "y_val", "x_test", "y_test")
 _Part = tuple[Tensor, Tensor]  # inputs and targets of one client
@@ -84,9 +85,9 @@ def from_arrays(
     read = [_with_inputs(client, number, tokens) for number, client in enumerate(read)]
     _check_shapes(read)
     _set_aside(read, "test", test_fraction, seed)
-    if test_fraction > 0:
-        _warn_untested(read)
     _set_aside(read, "val", val_fraction, seed)
+    names = None if client_names is None else tuple(client_names)
+    warn_doubts(read, task, names)
     train, val, test = (_stack([own[part] for own in read]) for part in ("train", "val", "test"))
     held = _tasks(read, task, num_classes)
     group = None if groups is None else _group_ids(groups)
@@ -101,19 +102,9 @@ def from_arrays(
         truth=_truth(truth, group, asked if isinstance(classes, Tensor) else held),
         groups=group,
         transform=transform,
-        client_names=None if client_names is None else tuple(client_names),
+        client_names=names,
         class_names=None if class_names is None else tuple(class_names),
     )
-
-
-def _warn_untested(read: list[_Client]) -> None:
-    none = [number for number, client in enumerate(read) if not len(client["test"][1])]
-    if none:
-        warnings.warn(
-            f"{len(none)} of {len(read)} clients have no test samples (clients {first_few(none)}): "
-            "they get no score. Raise test_fraction, or bring test data",
-            stacklevel=3,
-        )
 
 
 def _read(client: Any, number: int, task: Task) -> _Client:
@@ -187,18 +178,38 @@ def _tensor(value: Any, where: str, what: str) -> Tensor:
     """A CPU copy, so that nobody else can change it."""
     if isinstance(value, Tensor):
         return value.detach().cpu().clone()
-    remedy = "encode labels as 0..C-1" if what == "labels" else "give an array of numbers"
     try:
         array = np.array(value)
     except ValueError as error:
-        raise DataError(f"{where} {what} are not an array ({error}): {remedy}") from error
+        raise DataError(f"{where} {what} {_ragged(value) or error}") from error
+    if array.dtype == object and (words := _ragged(array)):
+        raise DataError(f"{where} {what} {words}")
     try:
-        return torch.from_numpy(array)
+        return torch.from_numpy(_as_numbers(array))
     except TypeError as error:
-        first = array.flat[0] if array.size else None
+        odd = next((v for v in array.flat if not isinstance(v, Number)), None)
+        remedy = "encode labels as 0..C-1" if what == "labels" else "give an array of numbers"
         raise DataError(
-            f"{where} {what} are of type {array.dtype}, such as {first!s:.40}: {remedy}"
+            f"{where} {what} are of type {array.dtype}, such as {odd!s:.40}: {remedy}, or use "
+            "scool.from_frame, which takes texts and empty cells"
         ) from error
+
+
+def _as_numbers(array: np.ndarray) -> np.ndarray:
+    """Numbers that lie in an array of objects, as a table with mixed columns gives them."""
+    if array.dtype != object or not all(isinstance(v, Number) for v in array.flat):
+        return array
+    is_whole = all(isinstance(v, Integral) for v in array.flat)
+    return array.astype(np.int64 if is_whole else np.float64)
+
+
+def _ragged(value: Any) -> str:
+    """Words where samples are of several lengths; empty where they are not."""
+    lengths = sorted({len(row) for row in value if isinstance(row, Sequence | np.ndarray | Tensor)})
+    if len(lengths) < 2:
+        return ""
+    remedy = "pad or cut them to one"
+    return f"have samples of different lengths, such as {lengths[0]} and {lengths[-1]}: {remedy}"
 
 
 def _stacked(samples: list[Tensor], where: str, what: str) -> Tensor:
@@ -218,6 +229,11 @@ def _items(dataset: Any) -> Iterator[tuple[Any, Any]]:
 def _targets(y: Tensor, where: str, task: Task) -> Tensor:
     if task == "regression":
         return (y[:, None] if y.dim() == 1 else y).float()
+    if y.is_floating_point() and y.dim() == 1 and bool((y == y.round()).all()) and len(y):
+        raise DataError(
+            f"{where} labels are whole numbers stored as {y.dtype}: convert them, y.astype(int), "
+            "or say task='regression' if they are quantities"
+        )
     if y.is_floating_point() or y.dim() != 1:
         raise DataError(
             f"{where} labels are {y.dtype} of shape {tuple(y.shape)}: give whole numbers of shape "

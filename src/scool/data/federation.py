@@ -312,6 +312,12 @@ def _check_graph(federation: Federation) -> None:
         raise DataError(f"groups has shape {tuple(groups.shape)}: give one number per client")
     if federation.client_names is not None and len(federation.client_names) != clients:
         raise DataError(f"{len(federation.client_names)} client_names for {clients} clients")
+    names = federation.client_names or ()
+    if twice := sorted({str(name) for name in names if names.count(name) > 1}):
+        raise DataError(
+            f"client_names has {twice[0]!r} {names.count(twice[0])} times: give each client a name "
+            "of its own"
+        )
     if truth is None:
         return
     if tuple(truth.shape) != (clients, clients):

@@ -220,6 +220,24 @@ def _draws(layer: nn.Module) -> bool:
     return isinstance(layer, nn.RReLU)
 
 
+def _about_tokens(module: nn.Module, x: Tensor) -> str:
+    """Why a model cannot take whole numbers, or needs them; empty where it is something else."""
+    first = next((m for m in module.modules() if not any(True for _ in m.children())), None)
+    if not isinstance(first, nn.Embedding):
+        if x.dtype != torch.int64:
+            return ""
+        return "these are tokens; begin the model with an embedding, or leave tokens=True out"
+    if x.is_floating_point():
+        return (
+            "it begins with an embedding, which takes whole numbers; make the federation with "
+            "tokens=True"
+        )
+    largest, rows = int(x.max()), first.num_embeddings
+    if 0 <= int(x.min()) and largest < rows:
+        return ""
+    return f"there is a token {largest}, and the embedding knows 0 to {rows - 1}; make it larger"
+
+
 def check_outputs(model: Functional, params: Params, x: Tensor, columns: range) -> None:
     """Try one client's model on a few inputs (b, ...).
 
@@ -239,7 +257,8 @@ def check_outputs(model: Functional, params: Params, x: Tensor, columns: range) 
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        raise ModelError(f"the model fails on {given}: {error}") from error
+        words = _about_tokens(model.module, x) or error
+        raise ModelError(f"the model fails on {given}: {words}") from error
     found = tuple(outputs.shape) if isinstance(outputs, Tensor) else ()
     if len(found) != 2 or found[0] != len(x) or found[1] not in columns:
         wanted = f"{columns.start}{'' if len(columns) == 1 else ' or more'}"
