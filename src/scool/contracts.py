@@ -231,8 +231,13 @@ class Engine(Protocol):
         peer decides here whom it counts on."""
         ...
 
+    def begin_with(self, models: Tree | None) -> None:
+        """From now on `replicate` gives every client its own of these (K, ...) on the CPU; None:
+        all the same again."""
+        ...
+
     def replicate(self, theta0: Params) -> Tree:
-        """The same model for every client held here."""
+        """The first model of every client held here: theta0, where it has none of its own."""
         ...
 
     def empty(self) -> "Engine":

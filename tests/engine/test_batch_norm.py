@@ -3,6 +3,7 @@
 That they are those of torch, batch by batch, is in `test_architectures`.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +43,11 @@ def fit(method: Any, module: nn.Module | None = None, rounds: int = 2, **options
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_method_keeps_sound_statistics(name: str) -> None:
     """Also with clients whose last batch is a single sample."""
-    from dataclasses import replace
-
     method = METHODS[name][1]
     federation = classification((5, 9, 8, 6))
     result = fit(replace(method, sgd=SGD), federation=federation, rounds=2)
-    assert result.theta.keys() >= STATISTICS
-    assert bool((result.theta["1.running_var"] > 0).all())
+    spreads = [t for n, t in result.theta.items() if n.endswith("1.running_var")]
+    assert spreads and all(bool((t > 0).all()) for t in spreads)
     assert all(bool(t.isfinite().all()) for t in result.theta.values())
     assert not any("running" in key for key in str(result.summary()))
 

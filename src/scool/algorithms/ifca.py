@@ -56,7 +56,7 @@ class IFCA(Method[IFCAState]):
     def init(self, engine: Engine, theta0: Params) -> IFCAState:
         theta = engine.replicate(theta0)
         options = self.num_clusters, self.spread, engine.seed
-        clusters = {n: _starts(t[0], n, *options) for n, t in theta.items()}
+        clusters = {n: _starts(theta0[n].to(t), n, *options) for n, t in theta.items()}
         return IFCAState(theta, clusters)
 
     def step(self, engine: Engine, state: IFCAState, round: int) -> tuple[IFCAState, Info]:

@@ -75,6 +75,7 @@ class CommonVerbs(ABC):
         self.val_sizes = federation.val.sizes.cpu()
         self.truth = federation.truth
         self.health = Health(self.num_clients)
+        self._models: Tree | None = None  # (K, ...) with which the clients begin
         self.objective = objective or Objective()
         self.loss = self.objective.loss(federation.task)
         self.attendance = attendance or Attendance(self.num_clients, seed)
@@ -87,7 +88,13 @@ class CommonVerbs(ABC):
     def begin_round(self, round: int) -> None:
         self.health.absent = self.attendance.absent(round)
 
+    def begin_with(self, models: Tree | None) -> None:
+        self._models = models
+
     def replicate(self, theta0: Params) -> Tree:
+        if (own := self._models) is not None:
+            mine = self.owned.cpu()
+            return {name: own[name][mine].to(self.device, self.dtype) for name in theta0}
         return {
             name: p.to(self.device, self.dtype).expand(len(self.owned), *p.shape).clone()
             for name, p in theta0.items()

@@ -123,6 +123,8 @@ def fit(
             - `precision` ("float32"): of products in local training; or "bf16".
             - `slow_momentum` (0): how much of its last change a client repeats in every round.
             - `model_average` (0): memory of the average that is scored and kept; 0: the last model.
+            - `start` (None): first models: a `.safetensors` file or a state dict for all clients; a
+              run folder or a `Result`, whose clients go on each from their own.
             - `loss` ("auto"): "cross_entropy" or "focal", "squared_error" or "huber", or a function
               (outputs, targets) -> one number per sample.
             - `class_weights` (none): "balanced" by each client's training samples, or a number for

@@ -6,7 +6,17 @@ import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Literal,
+    TypedDict,
+    TypeVar,
+    Union,
+    final,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from torch import Tensor
 
@@ -17,6 +27,35 @@ from scool.engine.steps.formulation import Precision
 from scool.errors import ConfigError, check_fields, nearest, require, unknown
 from scool.evaluation.metrics import Function, Metric, checked_names
 from scool.learning.losses import Loss, Objective, loss_name, weight_words
+
+
+@final
+class Start(str):
+    """Where the first models come from: a path, or words for what was given in Python."""
+
+    __slots__ = ("given",)
+    given: Any
+
+    @staticmethod
+    def of(given: Any) -> "Start | None":
+        """A path, a result, or tensors by name, as something that records can hold.
+
+        Raises:
+            ConfigError: it is something else.
+        """
+        if given is None or isinstance(given, Start):
+            return given
+        if isinstance(given, str | Path):
+            start = Start(given)
+        elif isinstance(given, Mapping):
+            start = Start("a state dict")
+        else:
+            remedy = "give a file, a run folder, a Result, or tensors by name (a state dict)"
+            has_models = hasattr(given, "theta") and hasattr(given, "module")
+            require(has_models, "start", type(given).__name__, remedy)
+            start = Start(f"a result of {given.method}")
+        start.given = given
+        return start
 
 
 @dataclass(frozen=True)
@@ -39,6 +78,8 @@ class RunSettings:
     """Of the products in local training: float32 (TF32 on a GPU) or bf16."""
     slow_momentum: float = 0.0
     """Each client's momentum over rounds (SlowMo), 0 to below 1."""
+    start: str | None = None
+    """First models: a .safetensors file for all clients, or a run folder, of each client's own."""
     loss: str = "auto"
     """What is minimised: cross_entropy or focal, squared_error or huber; auto: the first ones."""
     class_weights: tuple[str, ...] = ()
@@ -65,6 +106,7 @@ class RunSettings:
     """Evaluations without a better validation loss before the run stops; 0: it never does."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "start", Start.of(self.start))
         object.__setattr__(self, "loss", loss_name(self.loss))
         object.__setattr__(self, "class_weights", weight_words(self.class_weights))
         check_fields(self)
@@ -133,6 +175,7 @@ class Changes(TypedDict, total=False):
     slow_momentum: float
     model_average: float
     strict: bool
+    start: str | Path | Mapping[str, Tensor] | Any
     loss: str | Loss
     class_weights: str | Sequence[float] | Sequence[str]
     metrics: Sequence[str | Function | Metric]

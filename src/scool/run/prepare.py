@@ -41,6 +41,7 @@ from scool.run.checks import check_test, check_verbs, checked_model, remarks
 from scool.run.identity import identity_of
 from scool.run.options import RunSettings, as_dict
 from scool.run.progress import Progress, open_run
+from scool.run.start import begin_from
 from scool.types import Params
 from scool.version import __version__, source_commit
 
@@ -161,6 +162,9 @@ def prepare(
         warnings.warn(remark, stacklevel=3)
     metrics = chosen_metrics(settings.metrics, federation.task)
     module, theta0 = prepare_model(model, federation, settings.seed)
+    rows = None
+    if settings.start is not None:
+        module, theta0, rows = begin_from(settings.start, module, federation)
     if order.engine is None:
         engine = _engine(federation, module, settings, ranks, attendance)
     else:
@@ -180,7 +184,9 @@ def prepare(
     if order.out is not None and ranks.is_first:
         header["versions"]["commit"] = source_commit()
     ranks.agree("method, data or first model", identity)
+    engine.begin_with(rows)
     progress = open_run(order.out, order.resume, header, engine, ranks, method, theta0, held)
+    engine.begin_with(None)
     held.enter_context(_telling_what_is_saved(progress))
     if writer := progress.writer:
         ranks.first(lambda: _describe(writer, federation, fixed))
