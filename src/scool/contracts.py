@@ -87,7 +87,7 @@ class Prior(Protocol[S]):
         """[E]: w and the other parameters of q."""
         ...
 
-    def report(self, state: S, updates: Tree) -> Tensor:
+    def report(self, state: S, updates: Mapping[str, Tensor]) -> Tensor:
         """(n, ...) what the clients held here tell everybody of their updates, e.g. embeddings;
         `evidence.reports` (K, ...) is what all of them told."""
         ...

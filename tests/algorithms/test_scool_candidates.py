@@ -12,7 +12,7 @@ from scool.engine.edges import model_bytes
 from scool.engine.local import LocalEngine
 from scool.errors import ConfigError
 from scool.evaluation.graph_error import graph_l1
-from scool.graph.sparsify import keep_top
+from scool.graph.neighbours import keep_top
 from scool.health import Reason
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD

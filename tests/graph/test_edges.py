@@ -13,7 +13,7 @@ from scool.algorithms import SCooL
 from scool.errors import ConfigError
 from scool.graph import edges as edges_module
 from scool.graph.edges import Edges, as_matrix, values_at
-from scool.graph.sparsify import best_columns
+from scool.graph.neighbours import best_columns
 from scool.learning.local_sgd import LocalSGD
 from scool.priors import SBM
 from scool.recording.checkpoint import flatten, unflatten
@@ -138,7 +138,7 @@ def test_a_round_with_candidates_needs_no_matrix(
     prior = SBM(num_blocks=2, learn_B=learned)
     scool = SCooL(prior=prior, sgd=LocalSGD(steps=1), candidates=4, sparsify_round=2, fraction=0.05)
     monkeypatch.setattr(edges_module, "THIN", 1.0)
-    monkeypatch.setattr("scool.priors.pairs.SMALL", 0)
+    monkeypatch.setattr("scool.priors.base.SMALL", 0)
     expected, states = [], []
     for most in (10**6, 0):
         monkeypatch.setattr(edges_module, "MOST", most)

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-import scool.priors.pairs as pairs_module
+import scool.priors.base as pairs_module
 from reference import sbm as reference
 from reference.as_matrices import measured, read_pairs, update_omega
 from reference.worlds import noise, planted, recovered
 from scool.contracts import Evidence
 from scool.priors import MMSBM, SBM
-from scool.priors.pairs import list_pairs
+from scool.priors.base import list_pairs
 from scool.priors.seeding import (
     Peers,
     first_omega,

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from scool.graph.edges import Edges
 from scool.priors import mmsbm_updates, sbm_updates
-from scool.priors.pairs import Measured, read_edges
+from scool.priors.base import Measured, read_edges
 
 
 class Pairs(NamedTuple):

@@ -13,14 +13,21 @@ from scool.algorithms.shared.scool_options import (
     laplacian,
     log_likelihoods,
     own_data_step,
+    remark_of,
     verbs_of,
 )
 from scool.algorithms.shared.sharing import mix_updates, only, split_names
 from scool.contracts import Engine, Evidence, Method, Prior
-from scool.graph.candidates import choose_candidates, num_candidates
 from scool.graph.edges import Edges, values_at
+from scool.graph.neighbours import (
+    choose_candidates,
+    draw_peers,
+    keep_best,
+    num_candidates,
+    num_kept,
+    pairs_with,
+)
 from scool.graph.normalise import Mixing, Weighting, mixing_weights
-from scool.graph.sparsify import draw_peers, keep_best, num_kept
 from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
 from scool.models.norms import is_statistic
@@ -45,20 +52,17 @@ class SCooLState(NamedTuple):
 class SCooL(Method[SCooLState]):
     r"""Structured cooperative learning with any prior of the cooperation graph. Li et al., 2023.
 
-    One round: local learning, cross losses, E-step, aggregation, M-step; and the choice of the
-    neighbours, once, or in every round where they are drawn. The grid of the paper is covered:
-    likelihood 1.1 (`own`) or 1.2 (`shared`); prior 2.1 (Dirac, or `model_coupling`), 2.2
-    (attention), 2.3 (SBM, MMSBM).
+    One round: local learning, cross losses, E-step, aggregation, M-step, and the choice of
+    neighbours (once, or in every round if they are drawn). The cases of the paper: likelihood 1.1
+    (`own`) or 1.2 (`shared`); prior 2.1 (Dirac, or `model_coupling`), 2.2 (attention), 2.3 (SBM,
+    MMSBM).
 
-    We depart from the printed update where it cannot be used: updates are averaged
-    (`weighting="row"`), because own plus the sum of all peers, after hundreds of local steps, is a
-    step many times too long. `weighting="paper"` is there for single steps. Where a client keeps
-    only some of its group, or weighs its members unequally, `aggregate="models"` keeps the group
-    together.
-
-    With many clients the rounds until the choice try a few candidates each, not all pairs (see
-    `graph.candidates`), and remember what they measured. Personal tensors are not mixed: they stay
-    as local training left them, and no prior of the graph sees them.
+    We depart from the printed update: updates are averaged (`weighting="row"`). Own plus the sum of
+    all peers is a step many times too long after hundreds of local steps; `weighting="paper"` is
+    for single steps. If a client keeps only part of its group, `aggregate="models"` keeps the group
+    together. With many clients, the rounds before the choice try a few candidates instead of all
+    pairs (`graph.neighbours`) and remember their losses. Personal tensors are not mixed, and no
+    prior sees them.
     """
 
     prior: AnyPrior = field(default_factory=SBM)
@@ -97,18 +101,7 @@ class SCooL(Method[SCooLState]):
         check_options(self)
 
     def remark(self, rounds: int) -> str:
-        """What was asked for and has no effect in so few rounds.
-
-        >>> SCooL(peers="drawn").remark(10).partition(": ")[2]
-        'run at least 12, or give sparsify_round = 8 or less'
-        """
-        last = rounds - 2  # the graph is sparse from the round after sparsify_round on
-        if self.peers == "best" or self.sparsify_round <= last:
-            return ""
-        words = f"peers = {self.peers!r} has no effect in {rounds} rounds"
-        remedy = f"run at least {self.sparsify_round + 2}"
-        less = f", or give sparsify_round = {last} or less" if last >= 0 else ""
-        return f"{words} with sparsify_round = {self.sparsify_round}: {remedy}{less}"
+        return remark_of(self, rounds)
 
     @property
     def _prior(self) -> Prior[Any]:
@@ -145,14 +138,9 @@ class SCooL(Method[SCooLState]):
         return {n: t for n, t in self.shared(engine, tree).items() if not is_statistic(n)}
 
     def init(self, engine: Engine, theta0: Params) -> SCooLState:
-        k = engine.num_clients
-        return SCooLState(
-            theta=engine.replicate(theta0),
-            theta0=theta0,
-            graph=self._prior.init(k, self.learned(engine, theta0), engine.seed),
-            neighbours=Edges.none(k, True),
-            cross_loss=Edges.none(k, torch.nan),
-        )
+        k, theta = engine.num_clients, engine.replicate(theta0)
+        graph = self._prior.init(k, self.learned(engine, theta0), engine.seed)
+        return SCooLState(theta, theta0, graph, Edges.none(k, True), Edges.none(k, torch.nan))
 
     def step(self, engine: Engine, state: SCooLState, round: int) -> tuple[SCooLState, Info]:
         """The algorithm box of the paper, one line a step."""
@@ -293,12 +281,8 @@ class SCooL(Method[SCooLState]):
         known = state.neighbours
         if known.fill:
             return state  # everyone meets everyone
-        k, ids = len(known), clients
-        stride = max(1, k // (num_candidates(k, self.candidates) or k))
-        others = (ids[:, None] + torch.arange(0, k, stride)) % k
-        one, two = ids.repeat_interleave(others.shape[1]), others.flatten()
-        opened = Edges.gathered(k, torch.cat([one, two]), torch.cat([two, one]))
-        return state._replace(neighbours=known.updated(opened))
+        count = num_candidates(len(known), self.candidates) or len(known)
+        return state._replace(neighbours=known.updated(pairs_with(clients, count, len(known))))
 
     @property
     def _reports(self) -> bool:
@@ -307,8 +291,7 @@ class SCooL(Method[SCooLState]):
 
     def _candidates(self, engine: Engine, round: int) -> int:
         """Peers that a client tries; 0: all that are left."""
-        is_sparse = self._is_sparse(round)
-        return 0 if is_sparse else num_candidates(engine.num_clients, self.candidates)
+        return 0 if self._is_sparse(round) else num_candidates(engine.num_clients, self.candidates)
 
     def _is_sparse(self, round: int) -> bool:
         """Whether clients only meet the peers they have chosen."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any, TypeAlias, final
+from typing import Any, NoReturn, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -13,9 +13,7 @@ THIN = 0.2  # share of listed pairs up to which sums over them beat a matrix pro
 SMALL = 500  # clients up to which a matrix is no burden: records hold one, as they always did
 BLOCK = 2**24  # numbers in one piece of work
 MOST = 20_000  # clients up to which a graph may be looked at as a matrix
-
-# torch's stubs leave its type open
-unique: Callable[..., Any] = torch.unique  # pyright: ignore
+unique: Callable[..., Any] = torch.unique  # pyright: ignore; torch's stubs leave its type open
 
 
 def parts(size: int, *lists: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -46,8 +44,6 @@ class Edges:
         has a number (E,) or a row (E, M) for each pair."""
         self.num_clients, self.fill = num_clients, fill
         self.i, self.j, self.values = i, j, values
-
-    # ------------------------------------------------------------------ from and to other forms
 
     @classmethod
     def of(cls, matrix: "Matrix", fill: float | bool | None = None) -> "Edges":
@@ -114,8 +110,6 @@ class Edges:
         """The same pairs with other values (E,)."""
         return Edges(self.num_clients, self.i, self.j, values, fill)
 
-    # ------------------------------------------------------------------ parts
-
     @property
     def count(self) -> int:
         """E, how many pairs are listed."""
@@ -162,12 +156,8 @@ class Edges:
         """Those between two clients of (K,) bool."""
         return self if bool(active.all()) else self.take(active[self.i] & active[self.j])
 
-    def find(self, pairs: "Edges") -> tuple[Tensor, Tensor]:
-        """(E of pairs,) the places of other pairs in this list, and whether they are listed."""
-        return self.find_keys(pairs.keys)
-
     def find_keys(self, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """The same for any i * K + j, in any order."""
+        """The places in this list of pairs i * K + j in any order, and whether they are listed."""
         if not self.count:
             return torch.zeros_like(keys), torch.zeros_like(keys, dtype=torch.bool)
         place = torch.searchsorted(self.keys, keys).clamp_(max=self.count - 1)
@@ -175,7 +165,7 @@ class Edges:
 
     def has(self, pairs: "Edges") -> Tensor:
         """(E of pairs,) bool: which of them are listed here."""
-        return self.find(pairs)[1]
+        return self.find_keys(pairs.keys)[1]
 
     def lookup(self, pairs: "Edges") -> Tensor:
         """(E of pairs,) the values at other pairs; `fill` where they are not listed."""
@@ -185,7 +175,7 @@ class Edges:
             return self.values.new_full((pairs.count, *self.values.shape[1:]), self.fill)
         if torch.equal(pairs.i, self.i) and torch.equal(pairs.j, self.j):
             return self.values
-        place, found = self.find(pairs)
+        place, found = self.find_keys(pairs.keys)
         found = found.view(-1, *[1] * (self.values.dim() - 1))
         return self.values[place].masked_fill(~found, self.fill)
 
@@ -227,8 +217,6 @@ class Edges:
         out[self.i[self.is_loop]] = self.values[self.is_loop]
         return out
 
-    # ------------------------------------------------------------------ sums
-
     def row_sums(self, values: Tensor | None = None) -> Tensor:
         """(K,) sums over the sources of each receiver, of other values (E,) or (E, M) if given."""
         values = self.values if values is None else values
@@ -261,11 +249,8 @@ class Edges:
         size = max(1, BLOCK // max(1, a.shape[1]))
         return torch.cat([(a[i] * b[j]).sum(1) for i, j in parts(size, self.i, self.j)])
 
-    # ------------------------------------------------------------------ not a matrix
-
     @property
     def shape(self) -> torch.Size:
-        """(K, K), the size of the matrix that it stands for."""
         return torch.Size((self.num_clients, self.num_clients))
 
     @property
@@ -279,33 +264,25 @@ class Edges:
         return f"Edges({self.num_clients} clients, {self.count} pairs, fill={self.fill})"
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(_remedy(name))
+        _refuse(name)
 
     @classmethod
-    def __torch_function__(
-        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        raise AttributeError(_remedy(f"function {getattr(function, '__name__', function)}"))
+    def __torch_function__(cls, function: Any, *_: Any, **__: Any) -> Any:
+        _refuse(f"function {getattr(function, '__name__', function)}")
 
 
-def _remedy(name: str) -> str:
-    return (
+def _refuse(name: str) -> NoReturn:
+    raise AttributeError(
         f"Edges have no {name}: read the listed pairs (.i, .j, .values), or ask for the matrix "
         "with .dense()"
     )
 
 
-def _refusing(name: str) -> Any:
-    def refuse(self: Edges, *others: Any) -> Any:
-        raise AttributeError(_remedy(f"operator {name}"))
-
-    return refuse
-
-
-for _name in "add radd sub rsub mul rmul truediv matmul rmatmul and or invert neg getitem".split():
-    setattr(Edges, f"__{_name}__", _refusing(_name))
-for _name in "lt le gt ge".split():  # what a matrix has; == says whether it is the same object
-    setattr(Edges, f"__{_name}__", _refusing(_name))
+OPERATORS = (
+    "add radd sub rsub mul rmul truediv matmul rmatmul and or invert neg getitem lt le gt ge"
+)
+for _name in OPERATORS.split():  # what a matrix has; == says whether it is the same object
+    setattr(Edges, f"__{_name}__", lambda *_, name=_name: _refuse(f"operator {name}"))
 
 
 Matrix: TypeAlias = Edges | Tensor

@@ -1,5 +1,6 @@
 """SCooL-attention: clients whose models moved alike learn from each other."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, final
 
@@ -22,9 +23,8 @@ from scool.priors.attention_updates import (
     update_w,
     updates_of,
 )
-from scool.priors.base import GraphPrior
+from scool.priors.base import GraphPrior, Measured, Null, check_null, resolve_null
 from scool.priors.encoder import LayerwiseRowEncoder, update_norm
-from scool.priors.pairs import Measured, Null, check_null, resolve_null
 from scool.types import Params, Tree
 
 
@@ -113,7 +113,7 @@ class Attention(GraphPrior[AttentionState]):
         u = torch.zeros_like(self.encoder.embed(phi, at_rest)).expand(num_clients, -1).clone()
         return AttentionState(Edges.none(num_clients, 0.0), phi, *moments, u)
 
-    def report(self, state: AttentionState, updates: Tree) -> Tensor:
+    def report(self, state: AttentionState, updates: Mapping[str, Tensor]) -> Tensor:
         """(n, D) the embeddings of the updates, all that the others see of them."""
         with torch.no_grad():
             parts = [self.encoder.embed(state.phi, x, self._sign) for _, x in in_blocks(updates)]

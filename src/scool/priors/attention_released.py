@@ -5,7 +5,7 @@ from torch import Tensor
 
 from scool.graph.edges import Edges
 from scool.priors.attention_updates import BLOCK
-from scool.priors.pairs import Measured
+from scool.priors.base import Measured
 from scool.types import Params
 
 SMALL = 1e-10  # inside the logarithm of the encoder's loss

@@ -1,6 +1,6 @@
 """The formulas of SCooL-attention over the measured pairs, and the way back into the encoder."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 from scool.contracts import Evidence, SelfMode
 from scool.errors import ScoolError
 from scool.graph.edges import Edges
-from scool.priors.pairs import Measured, read_edges
+from scool.priors.base import Measured, read_edges
 from scool.priors.safe_math import categorical_entropy
 from scool.types import Difference, Tree
 
@@ -57,14 +57,14 @@ def embedding_gradient(edges: Edges, target: Tensor, log_p: Tensor, u: Tensor) -
     return both.on(both.values.to(u)).sum_rows(u)
 
 
-def updates_of(evidence: Evidence) -> Tree:
+def updates_of(evidence: Evidence) -> Mapping[str, Tensor]:
     """The updates, which only this prior asks for."""
     if evidence.updates is None:
         raise ScoolError("the attention prior needs evidence.updates: theta_half - theta0")
     return evidence.updates
 
 
-def in_blocks(updates: Tree) -> Iterator[tuple[slice, Tree]]:
+def in_blocks(updates: Mapping[str, Tensor]) -> Iterator[tuple[slice, Tree]]:
     """The updates of some clients at a time: those of all, with what a gradient keeps of them, are
     as large as all models."""
     if not isinstance(updates, Difference):  # they are there already
@@ -83,5 +83,5 @@ def held_rows(evidence: Evidence) -> Tensor:
     return torch.arange(len(evidence.seen)) if evidence.owned is None else evidence.owned
 
 
-def detached(updates: Tree) -> Tree:
+def detached(updates: Mapping[str, Tensor]) -> Tree:
     return {name: x.detach() for name, x in updates.items()}

@@ -9,7 +9,15 @@ from torch import Tensor
 from scool.contracts import Evidence, SelfMode
 from scool.errors import check_fields, require
 from scool.graph.edges import Edges
-from scool.priors.base import GraphPrior, sweep_key
+from scool.priors.base import (
+    GraphPrior,
+    Measured,
+    Null,
+    check_null,
+    read_edges,
+    resolve_null,
+    sweep_key,
+)
 from scool.priors.mmsbm_updates import (
     mmsbm_bound,
     update_B,
@@ -18,7 +26,6 @@ from scool.priors.mmsbm_updates import (
     update_phi_send,
     update_w,
 )
-from scool.priors.pairs import Measured, Null, check_null, read_edges, resolve_null
 from scool.priors.safe_math import expected_log_pi, update_alpha
 from scool.priors.sbm_updates import beta_terms
 from scool.priors.seeding import first_omega

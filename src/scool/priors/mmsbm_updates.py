@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from scool.graph.edges import Edges
-from scool.priors.pairs import Measured
+from scool.priors.base import Measured
 from scool.priors.safe_math import (
     categorical_entropy,
     clip_probability,

@@ -10,8 +10,16 @@ from torch import Tensor
 from scool.contracts import Evidence, SelfMode
 from scool.errors import check_fields, require
 from scool.graph.edges import Edges
-from scool.priors.base import GraphPrior, sweep_key
-from scool.priors.pairs import Measured, Null, check_null, list_pairs, read_edges, resolve_null
+from scool.priors.base import (
+    GraphPrior,
+    Measured,
+    Null,
+    check_null,
+    list_pairs,
+    read_edges,
+    resolve_null,
+    sweep_key,
+)
 from scool.priors.safe_math import expected_log_pi, update_alpha
 from scool.priors.sbm_released import released_w
 from scool.priors.sbm_updates import (

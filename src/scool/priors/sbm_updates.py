@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from scool.graph.edges import Edges
-from scool.priors.pairs import Measured, PairLists
+from scool.priors.base import Measured, PairLists
 from scool.priors.safe_math import (
     LogB,
     bernoulli_entropy,

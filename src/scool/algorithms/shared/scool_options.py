@@ -74,6 +74,22 @@ def _check_exact(method: "SCooL") -> None:
         )
 
 
+def remark_of(method: "SCooL", rounds: int) -> str:
+    """What was asked for and has no effect in so few rounds.
+
+    >>> from scool.algorithms import SCooL
+    >>> remark_of(SCooL(peers="drawn"), 10).partition(": ")[2]
+    'run at least 12, or give sparsify_round = 8 or less'
+    """
+    last = rounds - 2  # the graph is sparse from the round after sparsify_round on
+    if method.peers == "best" or method.sparsify_round <= last:
+        return ""
+    words = f"peers = {method.peers!r} has no effect in {rounds} rounds"
+    remedy = f"run at least {method.sparsify_round + 2}"
+    less = f", or give sparsify_round = {last} or less" if last >= 0 else ""
+    return f"{words} with sparsify_round = {method.sparsify_round}: {remedy}{less}"
+
+
 def verbs_of(method: "SCooL") -> frozenset[str]:
     """The verbs of the engine that the options need."""
     prior = cast("Prior[Any]", method.prior)

@@ -5,16 +5,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scool.graph import sparsify
+from scool.graph import neighbours
 from scool.graph.edges import Edges
+from scool.graph.neighbours import keep_best, keep_top, num_kept
 from scool.graph.normalise import edges_without, mixing_weights, without
-from scool.graph.sparsify import keep_best, keep_top, num_kept
 
 
 def draw_peers(w, count, allowed, key, keep_self=True):
     """On matrices."""
     few = Edges.of(w.where(allowed, 0.0))
-    return sparsify.draw_peers(few, count, key, keep_self).dense()
+    return neighbours.draw_peers(few, count, key, keep_self).dense()
 
 
 @pytest.mark.parametrize(
