@@ -1,23 +1,18 @@
 """A person's own data: a list of arrays or torch datasets, one entry per client."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from numbers import Integral, Number
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
+from scool.data.array_reading import Part, Parts, check_shapes, read_client, with_inputs
 from scool.data.build import hold_out, pad_rows
 from scool.data.doubts import warn_doubts
 from scool.data.federation import Federation, Split, Task, Truth, group_graph, true_graph
 from scool.data.transform import ImageTransform
 from scool.errors import DataError, check_kind, require, unknown
-
-_KEYS = ("x_train", "y_train", "x_val", "y_val", "x_test", "y_test")
-_Part = tuple[Tensor, Tensor]  # inputs and targets of one client
-_Client = dict[str, _Part]
 
 MOST_CLASSES = 100_000  # found in the labels; more are names, not numbers from 0 on
 
@@ -81,9 +76,9 @@ def from_arrays(
         raise DataError("there are no clients: give a list with the data of at least one")
     if num_classes is not None:
         require(num_classes >= 1, "num_classes", num_classes, "give at least 1")
-    read = [_read(client, number, task) for number, client in enumerate(clients)]
-    read = [_with_inputs(client, number, tokens) for number, client in enumerate(read)]
-    _check_shapes(read)
+    read = [read_client(client, number, task) for number, client in enumerate(clients)]
+    read = [with_inputs(client, number, tokens) for number, client in enumerate(read)]
+    check_shapes(read)
     _set_aside(read, "test", test_fraction, seed)
     _set_aside(read, "val", val_fraction, seed)
     names = None if client_names is None else tuple(client_names)
@@ -107,154 +102,7 @@ def from_arrays(
     )
 
 
-def _read(client: Any, number: int, task: Task) -> _Client:
-    """Any accepted form of one client's data as {part: (x, y)}."""
-    parts: dict[str, Any] = {}
-    if isinstance(client, Mapping):
-        named = {f"{key}_train" if key in ("x", "y") else key: client[key] for key in client}
-        for key in named:
-            if key not in _KEYS:
-                raise DataError(f"client {number} has an entry {key!r}: use {', '.join(_KEYS)}")
-        for part in ("train", "val", "test"):
-            if f"x_{part}" in named or f"y_{part}" in named:
-                parts[part] = (named.get(f"x_{part}"), named.get(f"y_{part}"))
-    elif isinstance(client, Dataset):
-        parts["train"] = client
-    elif isinstance(client, (tuple, list)) and len(client) in (2, 4):
-        if isinstance(client[0], Dataset):
-            parts["train"], parts["test"] = client
-        else:
-            parts["train"] = tuple(client[:2])
-            if len(client) == 4:
-                parts["test"] = tuple(client[2:])
-    if "train" not in parts:
-        raise DataError(
-            f"client {number} is a {type(client).__name__}: give (x, y), "
-            "(x_train, y_train, x_test, y_test), a mapping with those names, or a torch Dataset"
-        )
-    return {part: _pair(value, number, part, task) for part, value in parts.items()}
-
-
-def _pair(value: Any, number: int, part: str, task: Task) -> _Part:
-    where = f"client {number} {part}"
-    if isinstance(value, Dataset):
-        pairs = list(_items(value))
-        x, y = (
-            _stacked([_tensor(pair[side], where, what) for pair in pairs], where, what)
-            for side, what in enumerate(_sides(task))
-        )
-    elif value[0] is None or value[1] is None:
-        raise DataError(f"{where} data lacks {'x' if value[0] is None else 'y'}: give both")
-    else:
-        x, y = (_tensor(side, where, what) for side, what in zip(value, _sides(task), strict=True))
-    if x.dim() == 0 or y.dim() == 0 or len(x) != len(y):
-        raise DataError(
-            f"{where} data has shapes {tuple(x.shape)} and {tuple(y.shape)}: "
-            "give one target per sample"
-        )
-    if part == "train" and len(x) == 0:
-        raise DataError(f"client {number} has no training sample: give it data or leave it out")
-    return (x[:, None] if x.dim() == 1 else x), _targets(y, where, task)
-
-
-def _with_inputs(client: _Client, number: int, tokens: bool) -> _Client:
-    """Inputs in the type that models take: floats, images as they are, or whole numbers."""
-    for part, (x, y) in client.items():
-        if tokens and (x.is_floating_point() or x.dtype == torch.bool):
-            raise DataError(
-                f"client {number} {part} inputs are {x.dtype}: tokens are whole numbers; give "
-                "those, or leave tokens=True out"
-            )
-        client[part] = (x.long() if tokens else x if x.dtype == torch.uint8 else x.float()), y
-    return client
-
-
-def _sides(task: Task) -> tuple[str, str]:
-    """What messages call the two sides of a sample."""
-    return "inputs", "labels" if task == "classification" else "targets"
-
-
-def _tensor(value: Any, where: str, what: str) -> Tensor:
-    """A CPU copy, so that nobody else can change it."""
-    if isinstance(value, Tensor):
-        return value.detach().cpu().clone()
-    try:
-        array = np.array(value)
-    except ValueError as error:
-        raise DataError(f"{where} {what} {_ragged(value) or error}") from error
-    if array.dtype == object and (words := _ragged(array)):
-        raise DataError(f"{where} {what} {words}")
-    try:
-        return torch.from_numpy(_as_numbers(array))
-    except TypeError as error:
-        odd = next((v for v in array.flat if not isinstance(v, Number)), None)
-        remedy = "encode labels as 0..C-1" if what == "labels" else "give an array of numbers"
-        raise DataError(
-            f"{where} {what} are of type {array.dtype}, such as {odd!s:.40}: {remedy}, or use "
-            "scool.from_frame, which takes texts and empty cells"
-        ) from error
-
-
-def _as_numbers(array: np.ndarray) -> np.ndarray:
-    """Numbers that lie in an array of objects, as a table with mixed columns gives them."""
-    if array.dtype != object or not all(isinstance(v, Number) for v in array.flat):
-        return array
-    is_whole = all(isinstance(v, Integral) for v in array.flat)
-    return array.astype(np.int64 if is_whole else np.float64)
-
-
-def _ragged(value: Any) -> str:
-    """Words where samples are of several lengths; empty where they are not."""
-    lengths = sorted({len(row) for row in value if isinstance(row, Sequence | np.ndarray | Tensor)})
-    if len(lengths) < 2:
-        return ""
-    remedy = "pad or cut them to one"
-    return f"have samples of different lengths, such as {lengths[0]} and {lengths[-1]}: {remedy}"
-
-
-def _stacked(samples: list[Tensor], where: str, what: str) -> Tensor:
-    shapes = sorted({tuple(sample.shape) for sample in samples})
-    if len(shapes) > 1:
-        raise DataError(
-            f"{where} {what} have shapes {shapes[0]} and {shapes[1]}: all samples need the same"
-        )
-    return torch.stack(samples) if samples else torch.empty(0)
-
-
-def _items(dataset: Any) -> Iterator[tuple[Any, Any]]:
-    for row in range(len(dataset)):
-        yield dataset[row]
-
-
-def _targets(y: Tensor, where: str, task: Task) -> Tensor:
-    if task == "regression":
-        return (y[:, None] if y.dim() == 1 else y).float()
-    if y.is_floating_point() and y.dim() == 1 and bool((y == y.round()).all()) and len(y):
-        raise DataError(
-            f"{where} labels are whole numbers stored as {y.dtype}: convert them, y.astype(int), "
-            "or say task='regression' if they are quantities"
-        )
-    if y.is_floating_point() or y.dim() != 1:
-        raise DataError(
-            f"{where} labels are {y.dtype} of shape {tuple(y.shape)}: give whole numbers of shape "
-            "(n,), or task='regression'"
-        )
-    return y.long()
-
-
-def _check_shapes(read: list[_Client]) -> None:
-    first_x, first_y = read[0]["train"]
-    for number, client in enumerate(read):
-        for part, (x, y) in client.items():
-            if x.shape[1:] != first_x.shape[1:] or y.shape[1:] != first_y.shape[1:]:
-                raise DataError(
-                    f"client {number} {part} samples have shape {tuple(x.shape[1:])} and targets "
-                    f"{tuple(y.shape[1:])}, client 0 has {tuple(first_x.shape[1:])} and "
-                    f"{tuple(first_y.shape[1:])}: all clients need the same"
-                )
-
-
-def _set_aside(read: list[_Client], part: str, fraction: float, seed: int) -> None:
+def _set_aside(read: list[Parts], part: str, fraction: float, seed: int) -> None:
     """Give every client without this part some of its training samples for it, in place."""
     rows = [torch.arange(len(client["train"][1])) for client in read]
     kept, held = hold_out(rows, fraction, seed, part)
@@ -265,7 +113,7 @@ def _set_aside(read: list[_Client], part: str, fraction: float, seed: int) -> No
             client["train"] = (x[keep], y[keep])
 
 
-def _stack(parts: list[_Part]) -> Split:
+def _stack(parts: list[Part]) -> Split:
     """One pool of all clients' samples and each client's stretch of it."""
     x = torch.cat([x for x, _ in parts])
     y = torch.cat([y for _, y in parts])
@@ -276,7 +124,7 @@ def _stack(parts: list[_Part]) -> Split:
     return Split(x, index, mask, y[index])
 
 
-def _tasks(read: list[_Client], task: Task, num_classes: int | None) -> Tensor:
+def _tasks(read: list[Parts], task: Task, num_classes: int | None) -> Tensor:
     if task == "regression":
         return torch.ones(len(read), read[0]["train"][1].shape[1], dtype=torch.bool)
     labels = [torch.cat([y for _, y in client.values()]) for client in read]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from scool.data.arrays import from_arrays
 from scool.data.federation import Federation, Task
+from scool.data.labels import check_classes, classes_of, numbered, task_of
 from scool.data.preprocessing import (
     Missing,
     Preprocessing,
@@ -24,9 +25,8 @@ from scool.data.preprocessing import (
 )
 from scool.data.row_splits import TEST, TRAIN, VAL, RowSplit
 from scool.data.tables import as_table, check_columns, numbers, quoted, texts
-from scool.errors import DataError, need, require, unknown
+from scool.errors import DataError, need, unknown
 
-FEW_CLASSES = 20  # as many whole numbers stored with a point are still taken for classes
 _PARTS = {"train": TRAIN, "val": VAL, "test": TEST}
 
 
@@ -95,17 +95,15 @@ def from_frame(
     notes += more
     who = texts(frame[client])
     clients = list(ordered(sorted(set(who))))
-    ids = (
-        np.array([clients.index(w) for w in who]) if len(clients) < 50 else _numbered(who, clients)
-    )
+    ids = np.array([clients.index(w) for w in who]) if len(clients) < 50 else numbered(who, clients)
     chosen, because = task_of(frame, labels, task)
     notes += because
-    y, class_names = _classes(frame, labels[0]) if chosen == "classification" else (None, ())
+    y, class_names = classes_of(frame, labels[0]) if chosen == "classification" else (None, ())
     part = how.parts(frame, ids, y)
     rows = Rows(ids, part == TRAIN, len(clients))
     _check_training(rows, clients)
     if y is not None:
-        _check_classes(y[rows.is_train], class_names, labels[0])
+        check_classes(y[rows.is_train], class_names, labels[0])
     columns, more = fit_columns(frame, names, categorical, rows, missing, scale)
     prepared = Preprocessing(columns, labels, class_names)
     if y is None:
@@ -232,55 +230,6 @@ def _refuse_gaps(gaps: Any, client: Any, labels: tuple[str, ...]) -> None:
     )
 
 
-def _numbered(who: np.ndarray, clients: list[str]) -> np.ndarray:
-    number = {name: position for position, name in enumerate(clients)}
-    return np.array([number[name] for name in who])
-
-
-def task_of(frame: Any, labels: tuple[str, ...], task: Task | None) -> tuple[Task, list[str]]:
-    """What is to be learned, by the labels where nobody says it."""
-    pd = need("pandas", "a table")
-
-    if len(labels) != 1:
-        require(len(labels) > 0, "label", labels, "give the name of a column")
-        if task == "classification":
-            raise DataError(f"label = {labels} are several columns: classification takes one")
-        return "regression", []
-    column = frame[labels[0]]
-    is_float = pd.api.types.is_float_dtype(column)
-    if task == "regression" or not is_float:
-        return task or "classification", []
-    is_whole, count = bool((column % 1 == 0).all()), column.nunique()
-    if task == "classification":
-        if not is_whole:
-            raise DataError(
-                f"label {labels[0]!r} holds numbers such as {column[column % 1 != 0].iloc[0]}: "
-                "classes are texts or whole numbers; give task='regression', or round them"
-            )
-        return task, []
-    if is_whole and count <= FEW_CLASSES:
-        warnings.warn(
-            f"label {labels[0]!r} holds {count} whole numbers stored with a point and is taken for "
-            "classes: give task='classification' to say so, or task='regression'",
-            stacklevel=3,
-        )
-        return "classification", []
-    return "regression", [f"label {labels[0]!r} holds {count} different numbers: regression"]
-
-
-def _classes(frame: Any, label: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """(n,) the number of each row's class, and the names of the classes in their order."""
-    found = texts(frame[label])
-    names = ordered(sorted(set(found)))
-    if len(names) > max(FEW_CLASSES, len(found) // 2):
-        warnings.warn(
-            f"label {label!r} has {len(names)} different values in {len(found)} rows, each a class "
-            "of its own: give task='regression' if they are quantities",
-            stacklevel=3,
-        )
-    return _numbered(found, names).astype(np.int64), tuple(names)
-
-
 def _check_training(rows: Rows, clients: list[str]) -> None:
     """A given split may leave a client without training rows."""
     sizes = np.bincount(rows.client[rows.is_train], minlength=len(clients))
@@ -288,17 +237,6 @@ def _check_training(rows: Rows, clients: list[str]) -> None:
         none = [name for name, size in zip(clients, sizes, strict=True) if not size]
         raise DataError(
             f"clients {quoted(none)} have no training row: mark some as train, or leave them out"
-        )
-
-
-def _check_classes(y: np.ndarray, names: Sequence[str], label: str) -> None:
-    """A class that nobody can learn."""
-    unseen = [name for number, name in enumerate(names) if number not in set(y.tolist())]
-    if unseen:
-        raise DataError(
-            f"label {label!r} has {len(unseen)} classes without a training row ({quoted(unseen)}): "
-            "give them more rows, leave theirs out, or say task='regression' if these are "
-            "quantities"
         )
 
 

@@ -7,7 +7,8 @@ from typing import Annotated
 import tyro
 
 from scool.data.federation import Federation, Task
-from scool.data.frames import from_frame, task_of
+from scool.data.frames import from_frame
+from scool.data.labels import task_of
 from scool.data.preprocessing import Missing, Scale
 from scool.data.tables import check_columns, digest_of, read_table, texts
 from scool.errors import ConfigError, DataError, Note, require

@@ -1,0 +1,75 @@
+"""What is to be learned from a table: the task, the classes and their names."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from scool.data.federation import Task
+from scool.data.preprocessing import ordered
+from scool.data.tables import quoted, texts
+from scool.errors import DataError, need, require
+
+FEW_CLASSES = 20
+"""As many whole numbers stored with a point are still taken for classes."""
+
+
+def numbered(who: np.ndarray, clients: list[str]) -> np.ndarray:
+    number = {name: position for position, name in enumerate(clients)}
+    return np.array([number[name] for name in who])
+
+
+def task_of(frame: Any, labels: tuple[str, ...], task: Task | None) -> tuple[Task, list[str]]:
+    """What is to be learned, by the labels where nobody says it."""
+    pd = need("pandas", "a table")
+
+    if len(labels) != 1:
+        require(len(labels) > 0, "label", labels, "give the name of a column")
+        if task == "classification":
+            raise DataError(f"label = {labels} are several columns: classification takes one")
+        return "regression", []
+    column = frame[labels[0]]
+    is_float = pd.api.types.is_float_dtype(column)
+    if task == "regression" or not is_float:
+        return task or "classification", []
+    is_whole, count = bool((column % 1 == 0).all()), column.nunique()
+    if task == "classification":
+        if not is_whole:
+            raise DataError(
+                f"label {labels[0]!r} holds numbers such as {column[column % 1 != 0].iloc[0]}: "
+                "classes are texts or whole numbers; give task='regression', or round them"
+            )
+        return task, []
+    if is_whole and count <= FEW_CLASSES:
+        warnings.warn(
+            f"label {labels[0]!r} holds {count} whole numbers stored with a point and is taken for "
+            "classes: give task='classification' to say so, or task='regression'",
+            stacklevel=3,
+        )
+        return "classification", []
+    return "regression", [f"label {labels[0]!r} holds {count} different numbers: regression"]
+
+
+def classes_of(frame: Any, label: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """(n,) the number of each row's class, and the names of the classes in their order."""
+    found = texts(frame[label])
+    names = ordered(sorted(set(found)))
+    if len(names) > max(FEW_CLASSES, len(found) // 2):
+        warnings.warn(
+            f"label {label!r} has {len(names)} different values in {len(found)} rows, each a class "
+            "of its own: give task='regression' if they are quantities",
+            stacklevel=3,
+        )
+    return numbered(found, names).astype(np.int64), tuple(names)
+
+
+def check_classes(y: np.ndarray, names: Sequence[str], label: str) -> None:
+    """A class that nobody can learn."""
+    unseen = [name for number, name in enumerate(names) if number not in set(y.tolist())]
+    if unseen:
+        raise DataError(
+            f"label {label!r} has {len(unseen)} classes without a training row ({quoted(unseen)}): "
+            "give them more rows, leave theirs out, or say task='regression' if these are "
+            "quantities"
+        )
