@@ -17,6 +17,7 @@ from records import change_header, stop_at
 from scool.cli.main import dispatch
 from scool.display import live as live_module
 from scool.display.live import View, sparkline
+from scool.display.records import read_run
 from scool.errors import ConfigError, RunError
 from scool.recording.disk import writing
 from scool.recording.seals import DamageWarning
@@ -34,6 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("c", "local", []),
     ):
         words = ["run", method, "--rounds", "3", "--out", str(out / name), *SMALL, *more]
+        words += ["--metrics", "auc"]
         assert dispatch(words) == 0
     return out
 
@@ -56,6 +58,8 @@ def test_ls_lists_runs_with_key_figures(made: Path, capsys: pytest.CaptureFixtur
     assert dispatch(["ls", str(made)]) == 0
     out = capsys.readouterr().out
     assert "scool-sbm" in out and f"{result['accuracy_mean']:.2f} %" in out
+    assert rows[0]["auc_mean"] == result["auc_mean"]
+    assert "AUC" in out and f"{result['auc_mean']:.3f}" in out
 
 
 def test_ls_shows_broken_and_unfinished_runs(
@@ -87,9 +91,17 @@ def test_diff_names_options_and_results(made: Path, capsys: pytest.CaptureFixtur
     assert found["options"] == {"algorithm.sgd.lr": [0.2, 0.1]} and found["machine"] == {}
     assert found["first_different_round"] == 1
     assert found["results"]["score"][0] != found["results"]["score"][1]
+    means = [json.loads((made / n / "run.json").read_text())["result"]["auc_mean"] for n in "ab"]
+    assert found["results"]["AUC"] == means
+    scores = [read_run(made / name).evaluated[-1]["scores"] for name in "ab"]
+    losers = [str(k) for k, (a, b) in enumerate(zip(*scores, strict=True)) if b < a]
+    clients = found["clients"]
+    assert sorted(clients["names_worse"]) == losers and clients["worse"] == len(losers)
+    assert clients["mean"] == pytest.approx(sum(scores[1]) / 6 - sum(scores[0]) / 6)
     assert dispatch(["diff", str(made / "a"), str(made / "b")]) == 0
     out = capsys.readouterr().out
     assert "algorithm.sgd.lr" in out and "differ from round 1 on" in out
+    assert f"{len(losers)} of 6 clients are worse off with B" in out
 
 
 def test_diff_of_equal_runs(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

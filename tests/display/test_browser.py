@@ -13,6 +13,9 @@ import torch
 
 import scool
 from scool.display.page.render import write_report
+from scool.display.records import read_run
+from scool.display.series import final_scores
+from scool.evaluation.paired import paired_difference
 from scool.recording.clients import NAME, clients_file
 from scool.recording.seals import DamageWarning
 from scool.recording.writer import RunWriter
@@ -102,6 +105,34 @@ def test_the_page_opens_from_a_file_and_draws_everything(tab: Tab) -> None:
     assert axes == [], "no chart without labelled axes"
 
 
+def test_tool_bars_cover_no_title_and_send_nothing_away(tab: Tab) -> None:
+    """Plotly 6.3 and later offer to upload a chart, unless they are told not to."""
+    bottoms = """[...document.querySelectorAll('.chart:not(.empty)')].map(c => [c.id,
+        c.querySelector('.modebar').getBoundingClientRect().bottom,
+        c.querySelector('.gtitle').getBoundingClientRect().top])"""
+    for chart, bar, title in tab.page.evaluate(bottoms):
+        assert bar <= title, chart
+    words = tab.page.eval_on_selector_all(".modebar-btn", "all => all.map(b => b.dataset.title)")
+    assert "Zoom" in words and not [word for word in words if "hare" in word or "loud" in word]
+
+
+def test_gains_are_told_with_both_spreads(tab: Tab, made: Path) -> None:
+    rows = [line.split("\t") for line in tab.page.inner_text("#against tbody").splitlines()]
+    runs = {path.name: read_run(path) for path in sorted(made.glob("*-[01]"))}
+    assert [row[0].strip() for row in rows] == ["scool-sbm", "scool-attention"]
+    for name, mean, seeds, clients, worse, who in rows:
+        ours, alone = (
+            [final_scores(runs[f"{method}-{seed}"]) for seed in (0, 1)]
+            for method in (name.strip(), "local")
+        )
+        gain = paired_difference(ours, alone, same_clients=False, seeds=[0, 1])  # type: ignore
+        assert mean == f"{gain.mean:+.2f}"
+        for text, ends in ((seeds, gain.over_seeds), (clients, gain.over_clients)):
+            assert ends is not None and text == f"{ends.low:+.2f} to {ends.high:+.2f}"
+        assert worse == f"{len(gain.worse)} of {gain.compared}"
+        assert who.startswith(", ".join(gain.names_worse()[:5]) or "nobody")
+
+
 def test_the_slider_changes_the_heat_map(tab: Tab) -> None:
     last = tab.heat()
     tab.page.focus("#round")
@@ -144,8 +175,6 @@ def test_choosing_a_client_shows_its_neighbours(tab: Tab, made: Path) -> None:
     whom = tab.page.evaluate(
         "Array.from(document.getElementById('c-neighbours').data[0].customdata)"
     )
-    from scool.display.records import read_run
-
     found = read_run(made / "scool-sbm-0").last_graph()
     assert found is not None
     row = found[1][3].numpy()

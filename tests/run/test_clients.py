@@ -19,7 +19,7 @@ NAMES = ("Bern", "Ulm", "Lyon")
 def federation() -> scool.Federation:
     rng = np.random.default_rng(0)
     clients = []
-    for size in (30, 20, 10):
+    for size in (60, 40, 30):
         x = rng.normal(size=(size, 4)).astype("float32")
         clients.append((x, (x[:, 0] + 0.5 * rng.normal(size=size) > 0).astype(int)))
     return scool.from_arrays(clients, client_names=NAMES, class_names=["well", "ill"])
@@ -126,6 +126,15 @@ def test_metrics_afterwards_are_those_of_the_run(result: scool.Result) -> None:
         expected = [math.nan if value is None else value for value in last[name]]
         assert result.evaluate(name).tolist() == pytest.approx(expected, nan_ok=True)
     assert result.evaluate("accuracy").tolist() == pytest.approx(result.score.tolist())
+
+
+def test_metrics_are_in_the_tables_of_a_result(result: scool.Result) -> None:
+    last = result.history[-1]
+    frame = result.to_pandas("clients")
+    assert frame["auc"].isna().tolist() == [value is None for value in last["metrics"]["auc"]]
+    assert frame["auc"].dropna().tolist() == [v for v in last["metrics"]["auc"] if v is not None]
+    assert result.to_pandas()["f1_mean"].tolist()[-1] == last["f1_mean"]
+    assert f"{last['auc_mean']:.3f}" in result._repr_html_()
 
 
 def test_a_function_judges_each_part_of_each_client(result: scool.Result) -> None:

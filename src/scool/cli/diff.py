@@ -14,10 +14,9 @@ from rich.text import Text
 from scool.columns import flatten_options, shown
 from scool.display.differences import differing, options_of
 from scool.display.records import RunRecord, check_run, read_run
-from scool.display.series import figures
+from scool.display.series import figures, paired_runs
 from scool.errors import printable
-
-NAMES = {"score": "score", "worst": "worst client"} | {c.name: c.words for c in shown("diff")}
+from scool.evaluation.metrics import metric_columns
 
 
 @dataclass(frozen=True)
@@ -38,14 +37,25 @@ def compare_runs(a: RunRecord, b: RunRecord) -> dict[str, Any]:
         flatten_options({name: record.header.get(name) or {} for name in ("versions", "hardware")})
         for record in (a, b)
     ]
-    results = [figures([record]) for record in (a, b)]
-    named = [{NAMES[n]: r[n] for n in NAMES} for r in results]
+    of_a, of_b = (figures([record]) for record in (a, b))
+    metrics = metric_columns(record.evaluated[-1] for record in (a, b) if record.evaluated)
+    names = {"score": "score", "worst": "worst client"}
+    names |= {column.name: column.words for column in (*metrics, *shown("diff"))}
     return {
         "options": differing(options_of(a), options_of(b)),
         "machine": differing(*machine),
-        "results": {name: (named[0][name], named[1][name]) for name in named[0]},
+        "results": {words: (of_a.get(n), of_b.get(n)) for n, words in names.items()},
+        "clients": client_by_client(a, b),
         "first_different_round": first_difference(a, b),
     }
+
+
+def client_by_client(a: RunRecord, b: RunRecord) -> dict[str, Any] | None:
+    """What each client gains with B over A, as `Paired.to_dict` has it; None for other clients."""
+    if not (a.evaluated and b.evaluated and a.same_clients(b)):
+        return None
+    names = b.clients.client_names if b.clients else None
+    return paired_runs([(b, a)]).to_dict(names)
 
 
 def first_difference(a: RunRecord, b: RunRecord) -> int | None:
@@ -76,8 +86,17 @@ def diff(arguments: Sequence[str]) -> int:
         else:
             console.print(f"{title}: no difference")
     console.print(_table("results", found["results"], with_change=True))
+    if found["clients"] is not None:
+        console.print(Text(printable(_worse(found["clients"]))))
     console.print(_verdict(found["first_different_round"], a, b))
     return 0
+
+
+def _worse(clients: dict[str, Any]) -> str:
+    """Who loses with B, in a sentence."""
+    most, count = clients["names_worse"][:5], clients["worse"]
+    named = f" ({', '.join(most)}{', ...' if count > 5 else ''})" if most else ""
+    return f"{count} of {clients['clients']} clients are worse off with B{named}."
 
 
 def _verdict(first: int | None, a: RunRecord, b: RunRecord) -> str:

@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from scool.columns import shown
+from scool.columns import Column, shown
 from scool.display.records import RunRecord, find_runs, read_runs
 from scool.display.series import figures
 from scool.errors import printable
+from scool.evaluation.metrics import metric_columns
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,14 @@ def key_figures(record: RunRecord, root: Path) -> dict[str, Any]:
         "of": record.header.get("rounds"),
         "score": found["score"],
         "measure": record.score_name,
-        **{column.name: found[column.name] for column in shown("ls")},
+        **{column.name: found[column.name] for column in (*metrics_of([record]), *shown("ls"))},
         "started": record.header.get("started"),
     }
+
+
+def metrics_of(records: Sequence[RunRecord]) -> list[Column]:
+    """The columns of the metrics that some runs were asked for."""
+    return metric_columns(record.evaluated[-1] for record in records if record.evaluated)
 
 
 def ls(arguments: Sequence[str]) -> int:
@@ -58,19 +64,19 @@ def ls(arguments: Sequence[str]) -> int:
     table = Table()
     for heading in ("run", "method", "data"):
         table.add_column(heading, overflow="fold")
-    numbers = [column.words for column in shown("ls")]
-    for heading in ("clients", "seed", "rounds", "score", *numbers):
+    columns = [*metrics_of(records), *shown("ls")]
+    for heading in ("clients", "seed", "rounds", "score", *(c.words for c in columns)):
         table.add_column(heading, justify="right")
     table.add_column("status")
     for row in rows:
-        table.add_row(*(Text(printable(word)) for word in _words(row)))
+        table.add_row(*(Text(printable(word)) for word in _words(row, columns)))
     console = Console()
     # A file has no edge: there, lines are as long as they need to be.
     (console if console.is_terminal else Console(width=160, soft_wrap=True)).print(table)
     return 0
 
 
-def _words(row: dict[str, Any]) -> list[str]:
+def _words(row: dict[str, Any], columns: Sequence[Column]) -> list[str]:
     score = "-" if row["score"] is None else f"{row['score']:.2f} %"
     if row["measure"] == "r2" and row["score"] is not None:
         score = f"{row['score']:.3f} R2"
@@ -82,6 +88,6 @@ def _words(row: dict[str, Any]) -> list[str]:
         *("-" if row[name] is None else str(row[name]) for name in ("clients", "seed")),
         f"{row['rounds']}{of}",
         score,
-        *(column.text(row[column.name]) for column in shown("ls")),
+        *(column.text(row.get(column.name)) for column in columns),
         row["status"],
     ]

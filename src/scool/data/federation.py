@@ -166,6 +166,11 @@ class Federation:
         counts = torch.zeros(len(mask), self.num_outputs, dtype=torch.int32)
         return counts.scatter_add_(1, split.y.cpu(), mask.int())
 
+    @property
+    def held(self) -> Tensor:
+        """(K, C) bool: the classes that a client has samples of, whatever it may answer with."""
+        return torch.stack([self.counts(part) > 0 for part in PARTS]).any(dim=0)
+
     def plot(self, part: Part = "train") -> "Picture":
         """A matplotlib figure of who has how many samples of which class."""
         from scool.display.federation import picture_of

@@ -9,7 +9,7 @@ from scool.columns import COLUMNS
 from scool.display.differences import group_runs
 from scool.display.matrices import plain
 from scool.display.records import RunRecord, are_regression
-from scool.display.series import curve, curves, final_scores
+from scool.display.series import curve, curves, final_scores, local_of
 from scool.display.style import COLOURS, Picture, line_style, marker_of, picture, styled
 from scool.errors import RunError
 
@@ -120,11 +120,9 @@ def gains(records: Sequence[RunRecord]) -> list[Row]:
     rows: list[Row] = []
     for label, runs in group_runs(records).items():
         for record in (records[run] for run in runs):
-            alone = next(
-                (r for r in records if r.is_local_only and r.evaluated and record.same_clients(r)),
-                None,
-            )
-            before = final_scores(alone) if alone else [None] * (record.num_clients or 0)
+            alone = local_of(record, records)
+            nothing = [None] * (record.num_clients or 0)
+            before = nothing if alone is None else final_scores(records[alone])
             names = record.clients.client_names if record.clients else None
             for client, score in enumerate(final_scores(record)):
                 local = before[client]

@@ -18,7 +18,7 @@ def picture_of(federation: Federation, part: Part) -> "Picture":
     from scool.display.matrices import partition_picture
     from scool.display.order import shown_order
 
-    order, by = shown_order(federation.groups, federation.classes, federation.num_clients)
+    order, by = shown_order(federation.groups, federation.held, federation.num_clients)
     classes = federation.class_names or [str(c) for c in range(federation.num_outputs)]
     counts = federation.counts(part)
     return partition_picture(counts, order, classes, by, federation.name)

@@ -34,7 +34,7 @@ def first_runs(records: Sequence[RunRecord]) -> dict[str, RunRecord]:
 def client_order(record: RunRecord, w: Tensor) -> tuple[list[int], str]:
     """By true group where it is known, else by common classes, else by what was learned."""
     clients = record.clients
-    if clients is not None and (known := known_order(clients.groups, clients.classes)):
+    if clients is not None and (known := known_order(clients.groups, clients.held)):
         return known
     order, blocks = learned_order(record, w)
     return order, "likeness" if blocks is None else "learned block"
@@ -120,7 +120,7 @@ def plot_partition(records: Sequence[RunRecord], width: float) -> Plot:
     clients = record.clients
     counts = clients.counts["train"]
     classes = clients.class_names or [str(c) for c in range(counts.shape[1])]
-    order, by = shown_order(clients.groups, clients.classes, clients.num_clients)
+    order, by = shown_order(clients.groups, clients.held, clients.num_clients)
     figure = partition_picture(counts, order, classes, by)
     figure.set_size_inches(width, 0.72 * width)
     names = clients.client_names or [""] * clients.num_clients

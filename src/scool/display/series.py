@@ -1,5 +1,6 @@
 """Curves and figures of one method over its seeds."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 from scool.columns import COLUMNS, Column
 from scool.display.records import RunRecord
 from scool.evaluation.metrics import metric_columns
+from scool.evaluation.paired import Paired, paired_difference
 
 Row = Mapping[str, Any]
 
@@ -101,6 +103,40 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def final_scores(record: RunRecord) -> list[float | None]:
     """Of the last evaluated round, one a client."""
     return list(record.evaluated[-1]["scores"]) if record.evaluated else []
+
+
+def local_of(record: RunRecord, records: Sequence[RunRecord]) -> int | None:
+    """Which of some runs has the same clients with local learning alone."""
+    found = (
+        number
+        for number, other in enumerate(records)
+        if other.is_local_only and other.evaluated and record.same_clients(other)
+    )
+    return next(found, None)
+
+
+def against_local(
+    records: Sequence[RunRecord], everybody: Sequence[RunRecord]
+) -> dict[str, Any] | None:
+    """What the clients of a method's runs gain over learning alone, as `Paired.to_dict` has it;
+    None where no such run is known, or this is one."""
+    pairs = [(record, local_of(record, everybody)) for record in records if record.evaluated]
+    known = [(record, everybody[alone]) for record, alone in pairs if alone is not None]
+    if not known or all(record.is_local_only for record, _ in known):
+        return None
+    clients = known[0][0].clients
+    return paired_runs(known).to_dict(clients.client_names if clients else None)
+
+
+def paired_runs(pairs: Sequence[tuple[RunRecord, RunRecord]]) -> Paired:
+    """The scores of runs against those of others on the same clients, a pair per seed."""
+    ours, theirs = (
+        [[math.nan if s is None else s for s in final_scores(record)] for record in some]
+        for some in zip(*pairs, strict=True)
+    )
+    same = len({record.federation_key for record, _ in pairs}) == 1
+    seeds = [record.seed or 0 for record, _ in pairs]
+    return paired_difference(ours, theirs, same_clients=same, seeds=seeds)
 
 
 def figures(records: Sequence[RunRecord]) -> dict[str, Any]:

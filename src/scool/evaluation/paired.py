@@ -35,6 +35,8 @@ class Paired:
     same_clients: bool = True
     """Whether client k is the same one in every seed. Otherwise each seed has clients of its own,
     as in benchmarks that deal out their data by the seed."""
+    seeds: Sequence[int] | None = None
+    """(S,) to name clients by, where each seed has its own."""
 
     @property
     def by_client(self) -> Tensor:
@@ -80,7 +82,8 @@ class Paired:
         words = names or range(clients)
         if self.same_clients:
             return [str(words[k]) for k in self.worse]
-        return [f"{words[k % clients]} of seed {k // clients + 1}" for k in self.worse]
+        seeds = self.seeds or range(1, len(self.differences) + 1)
+        return [f"{words[k % clients]} (seed {seeds[k // clients]})" for k in self.worse]
 
     def to_dict(self, names: Sequence[str] | None = None) -> dict[str, Any]:
         """For JSON: None where a number is not defined."""
@@ -122,6 +125,7 @@ def paired_difference(
     *,
     higher_is_better: bool = True,
     same_clients: bool = True,
+    seeds: Sequence[int] | None = None,
 ) -> Paired:
     """What each client gains with the first method over the second.
 
@@ -130,6 +134,7 @@ def paired_difference(
         theirs: the same of the method to compare with, on the same clients and seeds.
         higher_is_better: False for losses and errors: what falls is a gain.
         same_clients: whether client k is the same one in every seed.
+        seeds: (S,) to name clients by, where each seed has its own.
 
     >>> gain = paired_difference([[80.0, 60.0], [84.0, 62.0]], [[75.0, 63.0], [75.0, 63.0]])
     >>> gain.mean, gain.by_client.tolist(), gain.names_worse(["Bern", "Ulm"])
@@ -138,7 +143,7 @@ def paired_difference(
     a, b = (torch.atleast_2d(torch.as_tensor(x, dtype=torch.float64).cpu()) for x in (ours, theirs))
     if a.shape != b.shape:
         raise ValueError(f"{tuple(a.shape)} and {tuple(b.shape)} numbers are not of the same runs")
-    return Paired(a - b if higher_is_better else b - a, same_clients)
+    return Paired(a - b if higher_is_better else b - a, same_clients, seeds)
 
 
 def interval(values: Tensor, level: float = LEVEL) -> Interval | None:

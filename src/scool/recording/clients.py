@@ -45,6 +45,11 @@ class Clients(NamedTuple):
     def num_clients(self) -> int:
         return len(self.classes)
 
+    @property
+    def held(self) -> Tensor:
+        """(K, C) bool: the classes that a client has samples of, whatever it may answer with."""
+        return torch.stack([counts > 0 for counts in self.counts.values()]).any(dim=0)
+
 
 def describe_clients(federation: Federation) -> Clients:
     """The record of a federation."""

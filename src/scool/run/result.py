@@ -62,7 +62,7 @@ class Result:
         last, about = max(self.graphs), self.federation
         title = f"{self.method}, round {last + 1}"
         w = self._last_rows(as_matrix(self.graphs[last]))
-        return Graph.of(w, title, about.client_names, about.groups, about.classes)
+        return Graph.of(w, title, about.client_names, about.groups, about.held)
 
     def _last_rows(self, w: Tensor) -> Tensor:
         """The graph of the last round with the earlier rows of those who were absent then."""

@@ -9,7 +9,14 @@ from scool.display.layout import learned_order, positions
 from scool.display.order import known_order
 from scool.display.page.pack import pack_graphs, pack_matrix, rounded
 from scool.display.records import RunRecord, are_regression
-from scool.display.series import cumulative, curves, figures, final_scores
+from scool.display.series import (
+    against_local,
+    cumulative,
+    curves,
+    figures,
+    final_scores,
+    local_of,
+)
 from scool.evaluation.metrics import metric_columns
 
 GRAPH_BUDGET = 8_000_000
@@ -40,13 +47,14 @@ def page_content(records: Sequence[RunRecord], title: str, problems: Sequence[st
         )
         left -= len(blobs.get(f"graph-{number}", ""))
     for run, record in zip(runs, records, strict=True):
-        run |= {"local": _local_of(record, records), "kin": _kin(record, records)}
+        run |= {"local": local_of(record, records), "kin": _kin(record, records)}
     lines = [
         {
             "label": label,
             "runs": members,
             **curves([records[m] for m in members]),
             "figures": figures([records[m] for m in members]),
+            "against": against_local([records[m] for m in members], records),
             "sparsify_round": _sparsify_round([records[m] for m in members]),
         }
         for label, members in groups.items()
@@ -175,7 +183,7 @@ def _federation(number: int, record: RunRecord, blobs: dict[str, str]) -> dict[s
     }
     if clients.groups is not None:
         about["groups"] = clients.groups.tolist()
-    if known := known_order(clients.groups, clients.classes):
+    if known := known_order(clients.groups, clients.held):
         about["true_order"], about["true_words"] = known
     if clients.truth is not None:
         drawn, blob = pack_matrix(clients.truth)
@@ -193,16 +201,6 @@ def _federation(number: int, record: RunRecord, blobs: dict[str, str]) -> dict[s
 def _kin(record: RunRecord, records: Sequence[RunRecord]) -> int:
     """The first run of the same clients: equal for runs that can be compared client by client."""
     return next(n for n, other in enumerate(records) if record.same_clients(other))
-
-
-def _local_of(record: RunRecord, records: Sequence[RunRecord]) -> int | None:
-    """The run of the same clients with local learning alone."""
-    found = (
-        number
-        for number, other in enumerate(records)
-        if other.is_local_only and other.evaluated and record.same_clients(other)
-    )
-    return next(found, None)
 
 
 def _sparsify_round(records: Sequence[RunRecord]) -> int | None:

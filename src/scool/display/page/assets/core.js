@@ -110,17 +110,26 @@ function chart(id, traces, layout, alt) {
   const full = {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", dragmode: narrow() ? false : "zoom",
     font: { family: "system-ui, sans-serif", size: innerWidth > 1900 ? 15 : 13, color: css("ink") },
-    margin: { l: 60, r: 16, t: 40, b: 50 }, hovermode: "closest",
+    margin: { l: 60, r: 16, t: 66, b: 50 }, hovermode: "closest",
     legend: { orientation: "h", yref: "container", y: 0, x: 0, yanchor: "bottom" },
     hoverlabel: { namelength: -1 },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: css("soft"), activecolor: css("accent") },
     ...layout,
-    title: { text: layout.title, font: { size: innerWidth > 1900 ? 17 : 14 }, x: 0, xref: "paper", xanchor: "left" },
+    // Below the tool bar, which lies at the top of the chart.
+    title: {
+      text: layout.title, font: { size: innerWidth > 1900 ? 17 : 14 }, x: 0, xref: "paper", xanchor: "left",
+      y: 1, yref: "container", yanchor: "top", pad: { t: 34 },
+    },
     xaxis: named(layout.xaxis), yaxis: named(layout.yaxis),
   };
   if (layout.yaxis2) full.yaxis2 = named(layout.yaxis2);
   place.setAttribute("role", "img");
   place.setAttribute("aria-label", alt);
-  const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+  // Nothing leaves the page: newer versions of Plotly would offer to upload a chart.
+  const config = {
+    responsive: true, displaylogo: false, plotlyServerURL: "",
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "sendChartToCloud", "sendDataToCloud"],
+  };
   return Plotly.react(place, traces, full, config);
 }
 

@@ -37,12 +37,31 @@ function drawGains() {
       + lines.map((l) => `${l.label}: ${all(l).filter((g) => g.gain < 0).length} of ${all(l).length} lost`).join("; ") + "."
       : "Boxes of the score of each client, one a method.");
   }
+  drawAgainst();
   sortable(byId("worst"), [
     { head: "method", value: (g) => runName(g.run), text: (g) => runName(g.run), word: true },
     { head: "client", value: (g) => g.i, text: name },
     { head: scoreName() + scoreUnit(), value: (g) => g.score, text: (g) => scoreText(g.score) },
     { head: "gain", value: (g) => g.gain, text: (g) => known(g.gain) ? (g.gain > 0 ? "+" : "") + scoreText(g.gain) : "–" },
   ], worst, (g) => key(lineOf(g.run)));
+}
+
+/** The paired difference of each method to local learning, with both spreads and names. */
+function drawAgainst() {
+  const rows = page.lines.filter((line) => line.against);
+  byId("against").hidden = byId("against-hint").hidden = !rows.length;
+  const ends = (name) => (line) => line.against[name]
+    ? line.against[name].map(signed).join(" to ") : name === "over_seeds" ? "one seed" : "–";
+  const names = (line) => line.against.names_worse.slice(0, 5).join(", ")
+    + (line.against.worse > 5 ? `, and ${line.against.worse - 5} more` : "");
+  sortable(byId("against"), [
+    { head: "method", value: (l) => l.label, text: (l) => l.label, word: true },
+    { head: "mean gain", value: against("mean"), text: (l) => signed(l.against.mean) },
+    { head: "95 % over seeds", value: (l) => (l.against.over_seeds || [null])[0], text: ends("over_seeds") },
+    { head: "95 % over clients", value: (l) => (l.against.over_clients || [null])[0], text: ends("over_clients") },
+    { head: "worse off than alone", value: against("share_worse"), text: worseOff },
+    { head: "who, the worst first", value: names, text: (l) => names(l) || "nobody", word: true },
+  ], rows, (line) => key(page.lines.indexOf(line)));
 }
 
 function drawPartition() {

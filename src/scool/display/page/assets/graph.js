@@ -55,7 +55,7 @@ function heat(id, w, title, alt) {
     hovertemplate: "%{y} learns from %{x}<br>weight %{z:.3f}<extra></extra>",
     colorbar: { title: { text: "weight", side: "right" }, thickness: 10, outlinewidth: 0, len: 0.8 },
   }], {
-    title, margin: { l: 55, r: 10, t: 40, b: 50 },
+    title, margin: { l: 55, r: 10, t: 66, b: 50 },
     xaxis: { ...axis, title: { text: "learns from client" } },
     yaxis: { ...axis, title: { text: `client, by ${words}` }, autorange: "reversed", scaleanchor: "x" },
   }, alt);
@@ -122,7 +122,7 @@ function net(id, w, places, title, alt) {
   });
   const axis = { visible: false, range: [-1.15, 1.15] };
   chart(id, traces, {
-    title, xaxis: axis, yaxis: { ...axis, scaleanchor: "x" }, margin: { l: 10, r: 10, t: 40, b: 10 },
+    title, xaxis: axis, yaxis: { ...axis, scaleanchor: "x" }, margin: { l: 10, r: 10, t: 66, b: 10 },
   }, alt);
 }
 
@@ -212,7 +212,7 @@ function drawErrors() {
   if (run.graph_ari) traces.push(trace(run.graph_ari, run.rounds, "adjusted Rand index", 1, { yaxis: "y2" }));
   if (traces.length) {
     chart("c-error", traces, {
-      title: `Distance to the true graph, ${plain(run.label)}`, shapes: marker(), margin: { l: 60, r: 60, t: 40, b: 50 },
+      title: `Distance to the true graph, ${plain(run.label)}`, shapes: marker(), margin: { l: 60, r: 60, t: 66, b: 50 },
       xaxis: { title: { text: "round" } }, yaxis: { title: { text: "L1 distance (0 to 2)" }, rangemode: "tozero" },
       yaxis2: { title: { text: "adjusted Rand index" }, overlaying: "y", side: "right", showgrid: false, zeroline: false, tickmode: "array", tickvals: [0, 0.25, 0.5, 0.75, 1], range: [-0.15, 1.08] },
     }, `L1 distance to the true graph and adjusted Rand index over rounds, ${run.label}.`);

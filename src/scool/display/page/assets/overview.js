@@ -4,10 +4,9 @@ const scoreName = () => page.regression ? "R²" : "accuracy";
 const scoreUnit = () => page.regression ? "" : " %";
 const scoreText = (value) => number(value, page.regression ? 3 : 2);
 
-function meanGain(line) {
-  const gains = line.runs.flatMap((r) => gainsOf(page.runs[r]).map((g) => g.gain));
-  return gains.length ? gains.reduce((a, b) => a + b, 0) / gains.length : null;
-}
+const signed = (value) => known(value) ? (value > 0 ? "+" : "") + scoreText(value) : "–";
+const against = (name) => (line) => line.against ? line.against[name] : null;
+const worseOff = (line) => line.against ? `${line.against.worse} of ${line.against.clients}` : "–";
 
 function drawTable() {
   const f = (name) => (line) => line.figures[name];
@@ -17,8 +16,10 @@ function drawTable() {
     { head: scoreName() + scoreUnit(), value: f("score"),
       text: (l) => scoreText(l.figures.score) + (known(l.figures.std) ? " ± " + scoreText(l.figures.std) : "") },
     column("worst client", "worst", scoreText),
-    { head: "gain over local", value: meanGain,
-      text: (l) => known(meanGain(l)) ? (meanGain(l) > 0 ? "+" : "") + scoreText(meanGain(l)) : "–" },
+    ...(page.lines.some((l) => l.against) ? [
+      { head: "gain over local", value: against("mean"), text: (l) => signed(against("mean")(l)) },
+      { head: "worse off than alone", value: against("share_worse"), text: worseOff },
+    ] : []),
     ...page.columns.map((c) => c.name === "seconds" ? column("time", c.name, clock)
       : column(c.words, c.name, c.form === "bytes" ? bytes : c.form === "count" || c.form === "0" ? whole
         : (v) => number(v, Number(c.form)))),
