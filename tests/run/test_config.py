@@ -24,7 +24,7 @@ from scool.run.identity import GONE
 from scool.run.loop import fit
 from scool.run.options import as_dict, option_names, with_options
 from scool.run.round_row import describe_round
-from scool.sweep.compare import Comparison
+from scool.sweep.comparison import Comparison
 from study_records import BENCHMARKS, headers
 from toys import classification, tanh_net
 

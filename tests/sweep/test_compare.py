@@ -17,7 +17,8 @@ from scool.run.config import Settings
 from scool.run.loop import fit
 from scool.run.result import Result
 from scool.sweep import runner
-from scool.sweep.compare import Comparison, choose_methods, run_comparison
+from scool.sweep.compare import run_comparison
+from scool.sweep.comparison import Comparison, choose_methods
 from scool.sweep.results import summarise
 from scool.sweep.runner import Diverged
 
@@ -32,14 +33,18 @@ def comparison(*methods: str, **changes: Any) -> Comparison:
 
 
 def test_all_is_every_method_that_the_data_allow() -> None:
-    methods, notes = choose_methods("all", SETTINGS)
+    deep = replace(SETTINGS, model=ModelConfig("mlp"))
+    methods, notes = choose_methods("all", deep)
     assert methods == tuple(METHODS) and notes == []
+    methods, notes = choose_methods("all", SETTINGS)
+    assert set(METHODS) - set(methods) == {"fedper", "fedrep", "spdb", "tracks"}
+    assert notes[0].startswith("fedper is left out: personal = 'head' is the whole model")
     data = DataConfig(partition="dirichlet", clients=6)
-    methods, notes = choose_methods("all", replace(SETTINGS, data=data))
+    methods, notes = choose_methods("all", replace(deep, data=data))
     assert methods == tuple(m for m in METHODS if m != "truth")
     assert notes == ["truth is left out: it needs data whose true graph is known"]
     one = replace(DATA, samples_per_client=1)
-    methods, notes = choose_methods("all", replace(SETTINGS, data=one))
+    methods, notes = choose_methods("all", replace(deep, data=one))
     assert set(methods) == set(METHODS) - set(WITH_VALIDATION)
     assert len(notes) == len(WITH_VALIDATION) and all("1 training sample" in n for n in notes)
     assert choose_methods(" local , fedavg,", SETTINGS) == (("local", "fedavg"), [])
@@ -49,13 +54,15 @@ def test_methods_that_judge_by_validation_data_get_their_own_and_the_others_trai
     tmp_path: Path,
 ) -> None:
     assert WITH_VALIDATION
-    everyone = comparison("local", *WITH_VALIDATION)
+    deep = replace(SETTINGS, model=ModelConfig("mlp"))
+    everyone = comparison("local", *WITH_VALIDATION, settings=deep)
     results = run_comparison(everyone, tmp_path / "c")
     whole = load(DATA, 0)
     for method, result in ((m, runs[0]) for m, runs in results.results.items()):
         assert isinstance(result, Result)
-        sizes = [8] * 6 if method in WITH_VALIDATION else [10] * 6
-        assert result.federation.train.sizes.tolist() == sizes
+        set_aside = int(10 * METHODS[method][1].validation)
+        assert (set_aside > 0) == (method in WITH_VALIDATION)
+        assert result.federation.train.sizes.tolist() == [10 - set_aside] * 6
         assert result.federation.test.y.equal(whole.test.y)  # all are judged by the same samples
 
 

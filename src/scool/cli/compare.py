@@ -22,7 +22,8 @@ from scool.learning.local_sgd import LocalSGD
 from scool.recording.disk import write_bytes
 from scool.run.config import Settings, default_run
 from scool.run.options import as_dict, option_names
-from scool.sweep.compare import Comparison, choose_methods, run_comparison
+from scool.sweep.compare import run_comparison
+from scool.sweep.comparison import Comparison, choose_methods
 from scool.sweep.search_folder import read_chosen, searched_data
 
 DEFAULT_METHODS = "local,fedavg,dpsgd,truth,scool-sbm,scool-attention,scool-mmsbm"

@@ -10,7 +10,7 @@ from scool.cli.compare import DEFAULT_METHODS, assignment, plain_value, say
 from scool.data.catalogue import DataConfig, find
 from scool.display.live import Console
 from scool.run.config import Settings, default_run
-from scool.sweep.compare import choose_methods
+from scool.sweep.comparison import choose_methods
 from scool.sweep.search import Search
 from scool.sweep.tune import doubts, plan_notes, run_search
 

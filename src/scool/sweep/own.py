@@ -28,9 +28,8 @@ from scool.sweep.compare import (
     python_record,
     run_all,
     take_up,
-    those_possible,
-    with_sgd,
 )
+from scool.sweep.comparison import those_possible, with_sgd
 from scool.sweep.results import ComparisonResult
 from scool.sweep.runner import Job, check_possible, claim_all
 from scool.sweep.search import Search
@@ -182,8 +181,10 @@ def _common(
         require(seeds >= 1, "seeds", seeds, "give at least 1, or a list of seeds")
         return common, list(range(common.seed, common.seed + seeds))
     remedy = "give a number of seeds, or a list of different whole numbers"
-    require(isinstance(seeds, list | tuple | range) and len(seeds) > 0, "seeds", seeds, remedy)
-    numbers = [replace(common, seed=seed).seed for seed in seeds]  # checked there
+    is_list = isinstance(seeds, list | tuple | range)
+    require(is_list and len(seeds) > 0, "seeds", seeds, remedy)
+    listed: list[Any] = list(seeds) if is_list else []
+    numbers = [replace(common, seed=seed).seed for seed in listed]  # checked there
     require(len(set(numbers)) == len(numbers), "seeds", seeds, remedy)
     return replace(common, seed=numbers[0]), numbers
 
@@ -210,7 +211,8 @@ def _starts(
     seed, first = next(iter(federations.items()))
     notes: list[str] = []
     if isinstance(methods, str) and methods == "all":
-        possible, notes = those_possible({n: m for n, (_, m) in METHODS.items()}, first, seed)
+        every = {name: method for name, (_, method) in METHODS.items()}
+        possible, notes = those_possible(every, model, first, seed)
         methods = list(possible)
     items: Sequence[Any] = methods if isinstance(methods, list | tuple) else [methods]
     found: dict[str, Job] = {}

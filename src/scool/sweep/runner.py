@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 from scool.algorithms import LocalOnly, Truth
+from scool.algorithms.shared.sharing import split_names
 from scool.columns import COLUMNS
 from scool.contracts import Recorder
 from scool.data.federation import Federation
 from scool.errors import ConfigError, DataError, QuarantineError, RunError
+from scool.models.norms import norm_names
 from scool.recording.disk import LOCK, holding, read_text
 from scool.recording.folder import RunFolder, is_taken, make_folder
 from scool.recording.seals import SEAL, TEXT, Kind, check_format, check_kinds, check_seal, damaged
@@ -25,7 +27,7 @@ from scool.run.checks import as_method
 from scool.run.config import RunConfig
 from scool.run.loop import Interrupted, fit
 from scool.run.options import RunSettings
-from scool.run.prepare import Model, prepare_data
+from scool.run.prepare import Model, prepare_data, prepare_model
 from scool.run.result import Result
 
 State = Literal["missing", "begun", "over", "diverged"]
@@ -134,16 +136,27 @@ def alone_of(jobs: Iterable[Job]) -> str | None:
     return next((name for name, kind in kinds.items() if kind is LocalOnly), None)
 
 
-def why_not(algorithm: Any, federation: Federation, seed: int) -> str | None:
-    """Why a method cannot run on a federation; None where it can."""
+def why_not(algorithm: Any, model: Model, federation: Federation, seed: int) -> str | None:
+    """Why a method cannot run on a federation with this network; None where it can."""
     method = as_method(algorithm)
     if isinstance(method.plain, Truth) and federation.truth is None:
         return "it needs data whose true graph is known"
     try:
         prepare_data(federation, method, seed)
-    except DataError as error:
+        for personal in _personal_layers(method.plain):
+            module, theta0 = prepare_model(model, federation, seed)
+            split_names(theta0, personal, norm_names(module))
+    except (ConfigError, DataError) as error:
         return str(error)
     return None
+
+
+def _personal_layers(method: Any) -> list[str]:
+    """The layers that a method, or a method inside it, keeps with their client."""
+    inside = getattr(method, "methods", {})
+    every = [method, *(inside.values() if isinstance(inside, Mapping) else ())]
+    found = [getattr(each, "personal", "") for each in every]
+    return [layers for layers in found if layers and isinstance(layers, str)]
 
 
 def check_possible(jobs: Iterable[Job], federation: Federation) -> None:
@@ -152,7 +165,7 @@ def check_possible(jobs: Iterable[Job], federation: Federation) -> None:
         ConfigError: a method cannot run on a federation.
     """
     for job in jobs:
-        if reason := why_not(job.algorithm, federation, job.settings.seed):
+        if reason := why_not(job.algorithm, job.model, federation, job.settings.seed):
             raise ConfigError(
                 f"method {job.method!r} is not possible here: {reason}. Leave it out, or "
                 "name `all` for those that are possible"

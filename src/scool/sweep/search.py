@@ -13,7 +13,7 @@ from scool.randomness import generator
 from scool.run.config import BETWEEN, Settings, default_run
 from scool.run.options import RunSettings, as_dict, with_options
 from scool.run.plugins import sources_of
-from scool.sweep.compare import Comparison
+from scool.sweep.comparison import Comparison
 from scool.sweep.runner import Job
 
 Options = dict[str, Any]  # one candidate
