@@ -87,3 +87,13 @@ def test_a_method_is_refused_by_the_verbs_that_the_engine_lacks(
     assert scool.fit(classification(), "linear", METHOD, rounds=1).rounds == 1
     with pytest.raises(ConfigError, match=r"SCooL is not possible here: .* uses cross_loss, which"):
         scool.fit(classification(), "linear", scool.SCooL(), rounds=1)
+
+
+def test_progress_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    for verbose, lines in ((None, 0), (False, 0), (True, 1)):  # this is not a terminal
+        scool.fit(classification(), "linear", METHOD, rounds=2, verbose=verbose)
+        said = capsys.readouterr()
+        assert not said.out and len(said.err.splitlines()) == lines
+    assert "round 2/2" in said.err
+    with pytest.raises(ConfigError, match="verbose = 'no' is not possible"):
+        scool.fit(classification(), "linear", METHOD, rounds=1, verbose="no")  # type: ignore

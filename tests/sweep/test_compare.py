@@ -14,7 +14,7 @@ from scool.errors import ConfigError, QuarantineError, RunError
 from scool.learning.local_sgd import LocalSGD
 from scool.models import ModelConfig
 from scool.run.config import Settings
-from scool.run.loop import fit
+from scool.run.loop import carry_out
 from scool.run.result import Result
 from scool.sweep import runner
 from scool.sweep.compare import run_comparison
@@ -94,11 +94,11 @@ def fedavg_diverges(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def run(federation: Any, model: Any, algorithm: Any, settings: Any, **options: Any) -> Any:
         begun.append(options["method"])
         if options["method"] != "fedavg":
-            return fit(federation, model, algorithm, settings, **options)
-        fit(federation, model, algorithm, replace(settings, rounds=1), **options)
+            return carry_out(federation, model, algorithm, settings, **options)
+        carry_out(federation, model, algorithm, replace(settings, rounds=1), **options)
         raise QuarantineError("all 6 clients are in quarantine")
 
-    monkeypatch.setattr(runner, "fit", run)
+    monkeypatch.setattr(runner, "carry_out", run)
     return begun
 
 

@@ -15,7 +15,7 @@ from scool.cli.main import dispatch
 from scool.contracts import Engine
 from scool.errors import ConfigError, DataError, RunError
 from scool.run.config import default_run, execute
-from scool.run.loop import fit
+from scool.run.loop import carry_out, fit
 from scool.run.result import Result
 from scool.sweep import runner
 from scool.sweep.compare import read_comparison
@@ -109,13 +109,13 @@ def test_records_go_on_and_are_read_by_the_command_line(
         if len(begun) == 2:
             raise KeyboardInterrupt
         begun.append(options["method"])
-        return fit(*words, **options)
+        return carry_out(*words, **options)
 
-    monkeypatch.setattr(runner, "fit", stopping)
+    monkeypatch.setattr(runner, "carry_out", stopping)
     methods = {"local": "local", "b": Mean(), "a": Mean(0.5)}
     with pytest.raises(RunError, match="stopped at a: 2 of 3 runs are finished; the same call"):
         scool.compare(toy(), "linear", methods, out=out, **QUICK)
-    monkeypatch.setattr(runner, "fit", fit)
+    monkeypatch.setattr(runner, "carry_out", carry_out)
     before = (out / "b/metrics.jsonl").read_bytes()
     found = scool.compare(toy(), "linear", methods, out=out, **QUICK)
     whole = scool.compare(toy(), "linear", methods, **QUICK)

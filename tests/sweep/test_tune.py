@@ -15,7 +15,7 @@ from scool.errors import ConfigError, DataError, RunError
 from scool.evaluation.accuracy import evaluate
 from scool.models import ModelConfig
 from scool.run.config import Settings
-from scool.run.loop import Interrupted, fit
+from scool.run.loop import Interrupted, carry_out
 from scool.run.prepare import prepare_model
 from scool.sweep import runner
 from scool.sweep import tune as tune_module
@@ -75,10 +75,10 @@ def test_test_data_that_are_spoilt_change_nothing(
     def watched(federation: Federation, *words: Any, **options: Any) -> Any:
         seen.append(federation)
         assert options["out"] is None  # no run folder that could hold a test accuracy
-        return fit(federation, *words, **options)
+        return carry_out(federation, *words, **options)
 
     monkeypatch.setattr(tune_module, "load", spoilt)
-    monkeypatch.setattr(runner, "fit", watched)
+    monkeypatch.setattr(runner, "carry_out", watched)
     run_search(search("local", "scool-sbm", "fedavg"), tmp_path / "b")
     assert (tmp_path / "a/tune.jsonl").read_bytes() == (tmp_path / "b/tune.jsonl").read_bytes()
     assert len(seen) == 6 and all(federation.test is federation.val for federation in seen)
@@ -243,9 +243,9 @@ def test_a_finished_run_is_never_repeated(tmp_path: Path, monkeypatch: pytest.Mo
         if len(begun) == 3:
             raise KeyboardInterrupt
         begun.append(options["method"])
-        return fit(*words, **options)
+        return carry_out(*words, **options)
 
-    monkeypatch.setattr(runner, "fit", stopping)
+    monkeypatch.setattr(runner, "carry_out", stopping)
     with pytest.raises(Interrupted, match=r"3 of 8 runs are finished; .*the same `scool tune`"):
         run_search(both, tmp_path / "parts")
     with pytest.raises(RunError, match="not finished"):
@@ -256,9 +256,9 @@ def test_a_finished_run_is_never_repeated(tmp_path: Path, monkeypatch: pytest.Mo
 
     def counting(*words: Any, **options: Any) -> Any:
         again.append(options["method"])
-        return fit(*words, **options)
+        return carry_out(*words, **options)
 
-    monkeypatch.setattr(runner, "fit", counting)
+    monkeypatch.setattr(runner, "carry_out", counting)
     assert run_search(both, tmp_path / "parts") == expected
     assert len(again) == 6 and not set(again) & set(begun[:2])
     assert path.read_bytes() == (tmp_path / "whole/tune.jsonl").read_bytes()

@@ -19,7 +19,7 @@ from scool.peer.status import StatusFile
 from scool.peer.transport import Transport
 from scool.peer.view import Together
 from scool.recording.folder import RunFolder
-from scool.run.loop import Interrupted, fit
+from scool.run.loop import Interrupted, carry_out
 from scool.run.options import RunSettings
 from scool.run.prepare import prepare_model
 
@@ -74,7 +74,7 @@ def run_owner(
             settings = RunSettings(
                 rounds=agreement.rounds, seed=agreement.seed, device="cpu", checkpoint_every=1
             )
-            result = fit(
+            result = carry_out(
                 view,
                 model,
                 method,

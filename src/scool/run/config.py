@@ -17,9 +17,10 @@ from scool.learning.local_sgd import LocalSGD
 from scool.models import ModelConfig
 from scool.run.checks import as_method, completed
 from scool.run.identity import check_gone, modern
-from scool.run.loop import fit
+from scool.run.loop import carry_out
 from scool.run.options import RunSettings, as_dict, with_options
 from scool.run.plugins import source_of
+from scool.run.prepare import how_to_go_on
 from scool.run.result import Result
 
 
@@ -175,7 +176,7 @@ def execute(
 ) -> Result:
     """Load the data and run. A federation that is already loaded may be handed in."""
     settings, config = config.settings, config.complete()
-    return fit(
+    return carry_out(
         federation or load(settings.data, settings.seed),
         settings.model,
         config.algorithm,
@@ -196,8 +197,8 @@ def config_of(header: Mapping[str, Any], path: Path) -> RunConfig:
         )
     if not header.get("config"):
         raise RunError(
-            f"{path} was made from Python with data of its own: continue it with "
-            "`scool.fit(..., out=..., resume=True)`"
+            f"{path} was made from Python, and only Python has its data and model: continue it by "
+            f"{how_to_go_on(header, path)} with what it was started with"
         )
     try:
         return RunConfig.from_dict(header["config"])
@@ -205,5 +206,5 @@ def config_of(header: Mapping[str, Any], path: Path) -> RunConfig:
         problem = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
         raise RunError(
             f"the configuration in {path / 'run.json'} cannot be used ({problem}): restore the "
-            "file, or start anew with `scool run`"
+            "file, or start again with `scool run`"
         ) from error

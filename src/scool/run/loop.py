@@ -1,6 +1,7 @@
 """One run: rounds of one method on one federation, recorded, resumable, stopped by a person."""
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,13 +15,13 @@ from torch import Tensor
 from scool.contracts import Method, OwnMethod, Recorder
 from scool.data.federation import Federation
 from scool.engine.device import fitting_threads, memory_used
-from scool.engine.processes import Processes
-from scool.errors import RankLost, RunError, ScoolError
+from scool.engine.processes import Processes, processes
+from scool.errors import RankLost, RunError, ScoolError, require
 from scool.evaluation.accuracy import evaluate
 from scool.graph.edges import Edges, Matrix
 from scool.run.checks import as_method, as_mixed, check_anybody, checked_step, warn_quarantined
 from scool.run.options import Changes, RunSettings, with_changes
-from scool.run.prepare import EngineMaker, Model, Order, Run, prepare
+from scool.run.prepare import EngineMaker, Model, Order, Run, how_to_go_on, prepare
 from scool.run.result import Result
 from scool.run.round_row import describe_owners, describe_round
 
@@ -94,8 +95,7 @@ def fit(
     resume: bool = False,
     recorders: Sequence[Recorder] = (),
     method: str | None = None,
-    config: Mapping[str, Any] | None = None,
-    engine: EngineMaker | None = None,
+    verbose: bool | None = None,
     **changes: Unpack[Changes],
 ) -> Result:
     """Train personal models on a federation with one method.
@@ -109,9 +109,10 @@ def fit(
         out: a folder for the records; nothing is written where it is None.
         resume: continue the run in `out` to bit-identical results (on a CPU).
         recorders: they watch the run.
-        method: the name in records; the name of the class where it is None.
-        config: what `run.json` keeps, so that the command line can repeat the run.
-        engine: builds the engine; None: where the clients live here, or on the ranks there are.
+        method: the name in records; where it is None the recipe or the prior of SCooL, else the
+            name of the class.
+        verbose: progress on stderr: a live view on a terminal, else plain lines. None: on a
+            terminal, where no recorders are given; False: nothing.
         **changes: options by name, on top of `settings`:
 
             - `rounds` (30): rounds of communication.
@@ -149,9 +150,48 @@ def fit(
         the models, their scores, the graph of every round, and what it cost. Of several ranks the
         first has all models, the others have those of their clients.
     """
-    about = Order(with_changes(settings, changes), out, resume, recorders, method, config, engine)
+    chosen = with_changes(settings, changes)
     with ExitStack() as held:
-        run = prepare(federation, model, as_method(algorithm), about, held)
+        recorders = [*_shown(verbose, chosen.rounds, recorders, held), *recorders]
+        about: dict[str, Any] = {"out": out, "resume": resume, "method": method}
+        return carry_out(federation, model, algorithm, chosen, recorders=recorders, **about)
+
+
+def _shown(
+    verbose: bool | None, rounds: int, recorders: Sequence[Recorder], held: ExitStack
+) -> list[Recorder]:
+    """The recorder that shows progress, where it is wanted."""
+    require(verbose in (None, True, False), "verbose", verbose, "give True, False or None")
+    is_wanted = sys.stderr.isatty() and not recorders if verbose is None else verbose
+    if not is_wanted or not processes().is_first:
+        return []
+    from scool.display.live import Console
+
+    return [held.enter_context(Console(rounds))]
+
+
+def carry_out(
+    federation: Federation,
+    model: Model,
+    algorithm: Method[Any] | OwnMethod,
+    settings: RunSettings,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    recorders: Sequence[Recorder] = (),
+    method: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    engine: EngineMaker | None = None,
+) -> Result:
+    """`fit` for programs.
+
+    Args:
+        config: what `run.json` keeps, so that the command line can repeat the run.
+        engine: builds the engine; None: where the clients live here, or on the ranks there are.
+    """
+    order = Order(settings, out, resume, recorders, method, config, engine)
+    with ExitStack() as held:
+        run = prepare(federation, model, as_method(algorithm), order, held)
         stop = Stop(run.progress.ranks)
         with _ended_well(run, stop):
             _loop(run, stop)
@@ -207,7 +247,7 @@ def _ended_well(run: Run, stop: Stop) -> Iterator[None]:
         kept = "the state is saved, " if done else ""
         raise Interrupted(
             f"stopped after round {done} of {run.settings.rounds} of {run.header['method']}; {kept}"
-            f"`scool resume {writer.path}` goes on"
+            f"{how_to_go_on(run.header, writer.path)} goes on"
         ) from None
     except Exception as error:
         if writer is not None and progress.ranks.is_first:

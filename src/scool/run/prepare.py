@@ -135,6 +135,13 @@ def name_of(method: Any) -> str:
     return f"SCooL-{type(method.prior).__name__}"
 
 
+def how_to_go_on(header: Mapping[str, Any], path: Path) -> str:
+    """What continues a run: a command, or a call for data and models that only Python has."""
+    if header.get("config"):
+        return f"`scool resume {path}`"
+    return f"the same `scool.fit(..., out={str(path)!r}, resume=True)`"
+
+
 def prepare_data(federation: Federation, method: Method[Any], seed: int) -> Federation:
     """Validation samples for a method that judges by them; the others train on all."""
     share = method.validation
@@ -221,7 +228,7 @@ def _telling_what_is_saved(progress: Progress) -> Iterator[None]:
         with suppress(ScoolError):
             writer.flush()
         saved = f"round {progress.saved}" if progress.saved else "the start"
-        saved += f" is saved, `scool resume {writer.path}` goes on from there"
+        saved += f" is saved, {how_to_go_on(writer.header, writer.path)} goes on from there"
         raise RankLost(f"{error}; {saved}, with any number of ranks") from error
 
 

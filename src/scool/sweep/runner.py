@@ -25,7 +25,7 @@ from scool.recording.seals import SEAL, TEXT, Kind, check_format, check_kinds, c
 from scool.recording.writer import RunWriter
 from scool.run.checks import as_method
 from scool.run.config import RunConfig
-from scool.run.loop import Interrupted, fit
+from scool.run.loop import Interrupted, carry_out
 from scool.run.options import RunSettings
 from scool.run.prepare import Model, prepare_data, prepare_model
 from scool.run.result import Result
@@ -117,7 +117,7 @@ class Job:
     def run(
         self, federation: Federation, *, resume: bool = False, recorders: Sequence[Recorder] = ()
     ) -> Result:
-        return fit(
+        return carry_out(
             federation,
             self.model,
             self.algorithm,
