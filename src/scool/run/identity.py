@@ -54,7 +54,8 @@ def modern(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _is_known(path: str, values: Mapping[str, Any]) -> bool:
     """Whether the tables above speak of this option: those of `algorithm` are SCooL's, which has a
     prior; another method may have one of that name."""
-    return path.rpartition(".")[0] != "algorithm" or "prior" in values
+    is_scool = "prior" in values and "kinds" not in values  # tracks have both
+    return path.rpartition(".")[0] != "algorithm" or is_scool
 
 
 def check_gone(values: Mapping[str, Any]) -> None:
