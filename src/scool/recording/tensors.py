@@ -186,7 +186,7 @@ def from_tensors(tensors: Mapping[str, Tensor], clients: int, fill: float | bool
     """
     if "" in tensors:
         matrix = tensors[""]
-        if tuple(matrix.shape) != (clients, clients):
+        if tuple(matrix.shape[:2]) != (clients, clients):
             raise ValueError(str(tuple(matrix.shape)))
         is_set = matrix.dtype == torch.bool
         return Edges.of(matrix, bool(matrix.all()) if is_set else fill)
