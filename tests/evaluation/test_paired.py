@@ -49,9 +49,9 @@ def test_seeds_with_clients_of_their_own_are_not_averaged_by_place() -> None:
     assert paired_difference(ours, theirs).share_worse == 0
     apart = paired_difference(ours, theirs, same_clients=False)
     assert apart.share_worse == 0.5
-    assert apart.names_worse() == ["1 (seed 1)", "0 (seed 2)"]
+    assert apart.names_worse() == ["1 of seed 1", "0 of seed 2"]
     named = paired_difference(ours, theirs, same_clients=False, seeds=[7, 9])
-    assert named.names_worse(["Bern", "Ulm"]) == ["Ulm (seed 7)", "Bern (seed 9)"]
+    assert named.names_worse(["Bern", "Ulm"]) == ["Ulm of seed 7", "Bern of seed 9"]
     assert apart.over_clients is not None and apart.over_clients.count == 4
 
 

@@ -83,7 +83,7 @@ class Paired:
         if self.same_clients:
             return [str(words[k]) for k in self.worse]
         seeds = self.seeds or range(1, len(self.differences) + 1)
-        return [f"{words[k % clients]} (seed {seeds[k // clients]})" for k in self.worse]
+        return [f"{words[k % clients]} of seed {seeds[k // clients]}" for k in self.worse]
 
     def to_dict(self, names: Sequence[str] | None = None) -> dict[str, Any]:
         """For JSON: None where a number is not defined."""
