@@ -56,7 +56,7 @@ def test_table_then_again_then_from_the_records(
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a finished run is never repeated")
 
-    monkeypatch.setattr(runner, "fit", refuse)
+    monkeypatch.setattr(runner, "carry_out", refuse)
     assert reproduce(capsys, *words, "--seeds", "2") == first
     for target in ("graphs", "graph-error"):  # the same runs
         reproduce(capsys, target, *words[1:], "--methods", "scool-sbm", "--seeds", "2")

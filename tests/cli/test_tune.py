@@ -162,18 +162,18 @@ def test_ctrl_c_keeps_what_is_finished(
 ) -> None:
     from scool.sweep import runner
 
-    fit, begun = runner.fit, []
+    carry_out, begun = runner.carry_out, []
 
     def stopping(*words: Any, **options: Any) -> Any:
         begun.append(options["method"])
         if len(begun) == 2:
             raise KeyboardInterrupt
-        return fit(*words, **options)
+        return carry_out(*words, **options)
 
-    monkeypatch.setattr(runner, "fit", stopping)
+    monkeypatch.setattr(runner, "carry_out", stopping)
     assert code_of(monkeypatch, *TUNE, "--out", "t", "--quiet") == 130
     assert "1 of 4 runs are finished; they are kept in t" in capsys.readouterr().err
-    monkeypatch.setattr(runner, "fit", fit)
+    monkeypatch.setattr(runner, "carry_out", carry_out)
     assert code_of(monkeypatch, *TUNE, "--out", "t", "--quiet", "--json") == 0
     assert len(Path("t/tune.jsonl").read_text().splitlines()) == 4
 

@@ -92,6 +92,8 @@ def steps(
     module = tanh_net(outputs=federation.num_outputs)
     engine = build(federation, module, seed=3, device="cpu", **options)
     state = algorithm.init(engine, parameters_of(module))
+    predictor = algorithm.predictor(module, federation.task)
+    judge = engine if predictor is module else engine.view("scores", predictor)
     found: dict[str, Tensor] = {}
     for t in range(ROUNDS):
         engine.begin_round(t)
@@ -102,7 +104,7 @@ def steps(
         }
         found[f"{t}/active"] = engine.active.double()
         metrics = chosen_metrics(METRIC[federation.task], federation.task)
-        scores = evaluate(engine, state.theta, federation, metrics=metrics)
+        scores = evaluate(judge, state.theta, federation, metrics=metrics)
         found |= {f"{t}/score": scores.score, f"{t}/test_loss": scores.loss}
         found |= {f"{t}/{name}": values for name, values in scores.metrics.items()}
         traffic = engine.ledger.close_round()

@@ -121,7 +121,7 @@ def images(transform: ImageTransform) -> Federation:
     clients = []
     for size in (4, 6, 3):
         x = torch.randint(256, (size, 3, 6, 6), generator=rng, dtype=torch.uint8)
-        clients.append((x, torch.arange(size) % 2, x[:2], torch.tensor([0, 1])))
+        clients.append((x, torch.arange(size) % 2, 255 - x[:2], torch.tensor([0, 1])))
     return from_arrays(clients, num_classes=2, transform=transform)
 
 
