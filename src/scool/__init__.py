@@ -30,7 +30,7 @@ from scool.priors import MMSBM, SBM, Attention, Dirac
 from scool.run.graph import Graph
 from scool.run.load import load_model
 from scool.run.loop import fit
-from scool.run.options import RunSettings
+from scool.run.options import Changes, RunSettings
 from scool.run.plugins import register_method
 from scool.run.result import Result
 from scool.sweep.own import compare, tune
@@ -42,6 +42,7 @@ __all__ = [
     "MMSBM",
     "SBM",
     "Attention",
+    "Changes",
     "ComparisonResult",
     "CrossDraw",
     "DataConfig",

@@ -30,8 +30,8 @@ def test_type_checkers_know_the_options_as_keyword_arguments() -> None:
         "class_weights",
         "start",
     }
-    assert all(offered[name] == known[name] for name in known.keys() - python_only - {"start"})
-    help_text = " ".join((inspect.getdoc(scool.fit) or "").split())
+    assert all(offered[name] == known[name] for name in known.keys() - python_only)
+    help_text = " ".join((inspect.getdoc(Changes) or "").split())
     assert all(f"`{field.name}` (" in help_text for field in fields(RunSettings))
 
 

@@ -1,7 +1,7 @@
 """A graph over K clients as the list of its pairs: memory and work grow with the edges."""
 
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cached_property, partialmethod
 from typing import Any, NoReturn, TypeAlias, final
 
 import torch
@@ -13,7 +13,8 @@ THIN = 0.2  # share of listed pairs up to which sums over them beat a matrix pro
 SMALL = 500  # clients up to which a matrix is no burden: records hold one, as they always did
 BLOCK = 2**24  # numbers in one piece of work
 MOST = 20_000  # clients up to which a graph may be looked at as a matrix
-unique: Callable[..., Any] = torch.unique  # pyright: ignore; torch's stubs leave its type open
+_untyped: Any = torch  # its stubs leave the type of `unique` open
+unique: Callable[..., Any] = _untyped.unique
 
 
 def parts(size: int, *lists: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -278,11 +279,15 @@ def _refuse(name: str) -> NoReturn:
     )
 
 
+def _refuse_operator(edges: Edges, name: str, *_: object) -> NoReturn:
+    _refuse(f"operator {name}")
+
+
 OPERATORS = (
     "add radd sub rsub mul rmul truediv matmul rmatmul and or invert neg getitem lt le gt ge"
 )
 for _name in OPERATORS.split():  # what a matrix has; == says whether it is the same object
-    setattr(Edges, f"__{_name}__", lambda *_, name=_name: _refuse(f"operator {name}"))
+    setattr(Edges, f"__{_name}__", partialmethod(_refuse_operator, _name))
 
 
 Matrix: TypeAlias = Edges | Tensor

@@ -163,7 +163,36 @@ class RunSettings:
 
 
 class Changes(TypedDict, total=False):
-    """The fields of `RunSettings` as keyword arguments of `scool.fit`, for type checkers."""
+    """The options of `scool.fit` by name, with their defaults.
+
+    - `rounds` (30): rounds of communication.
+    - `seed` (0): decides the first model, the batches and every draw.
+    - `device` ("auto"): or "cpu", "cuda".
+    - `eval_every` (1): rounds between evaluations; the last is always evaluated.
+    - `checkpoint_every` (10): rounds between checkpoints; 0: only when a person stops it.
+    - `client_chunk` (0): models trained side by side; 0 chooses by free memory.
+    - `precision` ("float32"): of products in local training; or "bf16".
+    - `slow_momentum` (0): how much of its last change a client repeats in every round.
+    - `model_average` (0): memory of the average that is scored and kept; 0: the last model.
+    - `start` (None): first models: a `.safetensors` file or a state dict for all clients; a
+      run folder or a `Result`, whose clients go on each from their own.
+    - `loss` ("auto"): "cross_entropy" or "focal", "squared_error" or "huber", or a function
+      (outputs, targets) -> one number per sample.
+    - `class_weights` (none): "balanced" by each client's training samples, or a number for
+      each class.
+    - `metrics` (none): what is measured besides accuracy or R2: names such as "auc", "f1",
+      or functions of your own; see `docs/metrics.md`.
+    - `strict` (False): stop when a client's numbers stop being finite, not leave it out.
+    - `participation` (1): share of the clients that take part in a round, as drawn.
+    - `availability` (None): who is there when: a function (client, round) -> bool, a
+      (rounds, K) table, or a CSV file client,from,to; see `docs/owners.md`.
+    - `joins` (none): clients that join later, e.g. `{"port": 20}`.
+    - `stragglers` (0): chance of a client to be slow in a round.
+    - `straggler_steps` (0.5): share of its local steps that a slow client does.
+    - `client_lr` (none): learning rates of single clients, `{"port": 0.01}`, or (K,).
+    - `patience` (0): evaluations without a better validation loss before the run stops
+      and keeps the best models; 0: it never does.
+    """
 
     rounds: int
     seed: int
