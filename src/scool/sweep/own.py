@@ -71,14 +71,15 @@ def compare(
         recorders: they watch every run.
         verbose: show progress on stderr.
 
-    >>> import scool
-    >>> federation = scool.digits(num_clients=4, groups=2, seed=0)
-    >>> mine = scool.SCooL(prior=scool.SBM(num_blocks=2))
-    >>> found = scool.compare(
-    ...     federation, "linear", ["local", {"mine": mine}], seeds=2, rounds=1, verbose=False
-    ... )
-    >>> found["mine"][1].accuracy.shape, list(found.table().index)
-    (torch.Size([4]), ['local', 'mine'])
+    Examples:
+        >>> import scool
+        >>> federation = scool.digits(num_clients=4, groups=2, seed=0)
+        >>> mine = scool.SCooL(prior=scool.SBM(num_blocks=2))
+        >>> found = scool.compare(
+        ...     federation, "linear", ["local", {"mine": mine}], seeds=2, rounds=1, verbose=False
+        ... )
+        >>> found["mine"][1].accuracy.shape, list(found.table().index)
+        (torch.Size([4]), ['local', 'mine'])
     """
     common, numbers = _common(settings, changes, seeds)
     federations = _federations(federation, numbers)
@@ -144,13 +145,14 @@ def tune(
         recorders: they watch every run.
         verbose: show progress on stderr.
 
-    >>> import scool
-    >>> federation = scool.digits(num_clients=4, groups=2, seed=0)
-    >>> found = scool.tune(
-    ...     federation, "linear", ["local"], {"lr": [0.1, 0.2]}, rounds=1, verbose=False
-    ... )
-    >>> found.options["local"]["lr"] == found.methods["local"].sgd.lr
-    True
+    Examples:
+        >>> import scool
+        >>> federation = scool.digits(num_clients=4, groups=2, seed=0)
+        >>> found = scool.tune(
+        ...     federation, "linear", ["local"], {"lr": [0.1, 0.2]}, rounds=1, verbose=False
+        ... )
+        >>> found.options["local"]["lr"] == found.methods["local"].sgd.lr
+        True
     """
     common, numbers = _common(settings, changes, seeds)
     federations = {
@@ -258,9 +260,10 @@ def _names_of(item: Any) -> Mapping[str, Any]:
 def name_of(method: Own) -> str:
     """What a method is called that nobody has named: by its class, and of SCooL by the prior.
 
-    >>> import scool
-    >>> name_of(scool.SCooL(prior=scool.SBM()))
-    'SCooL-SBM'
+    Examples:
+        >>> import scool
+        >>> name_of(scool.SCooL(prior=scool.SBM()))
+        'SCooL-SBM'
     """
     plain = as_method(method).plain
     prior = getattr(plain, "prior", None)
