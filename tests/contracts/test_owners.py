@@ -84,7 +84,8 @@ def test_a_server_keeps_the_common_model_for_who_is_absent(name: str) -> None:
             groups = info["blocks"] if name == "ifca" else torch.zeros(6, dtype=torch.int64)
             for group in groups.unique():
                 same = stacked[groups == group]
-                assert torch.equal(same, same[:1].expand_as(same))
+                # A matrix product may round its rows differently, depending on the CPU.
+                torch.testing.assert_close(same, same[:1].expand_as(same), rtol=1e-13, atol=1e-15)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "dpsgd", "scool-sbm"])
