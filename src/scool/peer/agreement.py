@@ -3,6 +3,7 @@ names: whoever speaks in the run has agreed to all of it."""
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,10 +14,10 @@ import torch
 from scool.contracts import Method
 from scool.data.catalogue import DataConfig
 from scool.data.federation import Federation
-from scool.errors import ConfigError, DataError, RunError, unknown
+from scool.errors import ConfigError, DataError, RunError, require, unknown
 from scool.models import ModelConfig
 from scool.peer.identity import check_name, host_of
-from scool.peer.offered import check_method
+from scool.peer.offered import check_elastic, check_method
 from scool.recording.disk import write_bytes
 from scool.run.config import default_run
 from scool.run.options import with_options
@@ -24,7 +25,7 @@ from scool.run.prepare import prepare_model
 from scool.types import Params
 from scool.version import __version__
 
-Mode = Literal["strict"]
+Mode = Literal["strict", "elastic"]
 NAME = "agreement.json"
 
 
@@ -53,6 +54,9 @@ class Agreement:
     theta0: str  # SHA-256 of the common first model
     version: str  # of scool
     members: tuple[Member, ...]
+    deadline: float = 60.0  # elastic: seconds of a round after which it goes on without the rest
+    places: int = 0  # elastic: members there may come to be, those of today among them; 0: no more
+    min_peers: int = 2  # elastic: with fewer peers there a round does not begin
 
     def canonical(self) -> bytes:
         """The same agreement gives the same bytes."""
@@ -66,6 +70,11 @@ class Agreement:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(member.name for member in self.members)
+
+    @property
+    def capacity(self) -> int:
+        """K: all places, those that nobody has yet among them."""
+        return max(self.places, len(self.members))
 
     def place_of(self, name: str) -> int:
         """Raises:
@@ -103,7 +112,24 @@ class Agreement:
         for member in self.members:
             check_name(member.name)
             host_of(member.address)
-        self.build_method()
+        self._check_rounds()
+        method = self.build_method()
+        if self.mode == "elastic":
+            check_elastic(method, self.method)
+
+    def _check_rounds(self) -> None:
+        """Refuse a deadline, places and a number of peers that no run could keep."""
+        members = len(self.members)
+        require(0 < self.deadline < math.inf, "deadline", self.deadline, "give seconds above 0")
+        remedy = f"give 0, or {members} (the members) or more"
+        require(self.places == 0 or self.places >= members, "places", self.places, remedy)
+        remedy = f"give 2 to {members}, the number of members"
+        require(2 <= self.min_peers <= members, "min_peers", self.min_peers, remedy)
+        if self.mode == "strict" and self.places > members:
+            raise ConfigError(
+                f"places = {self.places} is not possible with {members} members in a strict run, "
+                "which waits for everybody: leave it at 0, or agree on mode = 'elastic'"
+            )
 
     def check_data(self, own: Federation) -> None:
         """Refuse data of another kind than agreed.

@@ -1,7 +1,11 @@
 """Which methods run on peers. What cannot is refused before anybody connects."""
 
+from dataclasses import replace
 from typing import Any
 
+from scool.algorithms.scool import SCooL
+from scool.algorithms.spdb import SPDB
+from scool.algorithms.truth import Truth
 from scool.contracts import Method
 from scool.errors import ConfigError
 
@@ -30,7 +34,35 @@ def check_method(method: Method[Any], name: str = "") -> None:
         raise ConfigError(f"method {name!r} does not run on peers: {why}. {REMEDY}")
 
 
-def _knows_its_graph(method: Method[Any]) -> bool:
-    from scool.algorithms.truth import Truth
+def check_elastic(method: Method[Any], name: str = "") -> None:
+    """Refuse a method that does not bear missing peers.
 
+    Raises:
+        ConfigError: says why and what to set.
+    """
+    plain = method.plain
+    name = name or type(plain).__name__
+    if isinstance(plain, SPDB) and plain.form == "primal-dual":
+        raise ConfigError(
+            f"method {name!r} is not possible with mode = 'elastic' and form = 'primal-dual': its "
+            "dual variables would add up what is missing. Set form = 'gossip', or mode = 'strict'"
+        )
+    if isinstance(plain, SCooL) and plain.prior.mixes == "updates" and plain.shares_data:
+        if plain.aggregate == "updates":
+            raise ConfigError(
+                "aggregate = 'updates' is not possible with mode = 'elastic': a peer that misses "
+                "updates drifts away from its group and never comes back. Set aggregate = "
+                "'models' in the options of the method, or mode = 'strict'"
+            )
+
+
+def averaging_models(method: Method[Any]) -> Method[Any]:
+    """The same with `aggregate="models"`, where it would average updates: what `check_elastic`
+    wants of SCooL."""
+    if isinstance(method, SCooL) and method.prior.mixes == "updates" and method.shares_data:
+        return replace(method, aggregate="models")
+    return method
+
+
+def _knows_its_graph(method: Method[Any]) -> bool:
     return not isinstance(method.plain, Truth)

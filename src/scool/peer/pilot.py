@@ -22,7 +22,7 @@ from scool.peer.identity import (
     sign_leaf,
     write_key,
 )
-from scool.peer.offered import check_method
+from scool.peer.offered import averaging_models, check_method
 from scool.peer.owner import MEMBERS, SETTINGS
 from scool.run.config import default_run
 from scool.run.options import as_dict, with_options
@@ -40,7 +40,13 @@ class Trial:
     seed: int = 0
     """Decides the first model, the batches and every draw, and the data of the trial."""
     mode: Mode = "strict"
-    """strict: every round waits for all members."""
+    """strict: every round waits for all members; elastic: it goes on without who is late."""
+    deadline: float = 60.0
+    """elastic: seconds that a round waits at most."""
+    places: int = 0
+    """elastic: members there may come to be; 0: no more than there are."""
+    min_peers: int = 2
+    """elastic: with fewer peers there a round does not begin."""
 
 
 def make_pilot(
@@ -67,6 +73,8 @@ def make_pilot(
     base = default_run(trial.method, data)
     algorithm = with_options(base.algorithm, options or {}, "the options")
     check_method(algorithm, trial.method)
+    if trial.mode == "elastic" and "aggregate" not in (options or {}):
+        algorithm = averaging_models(algorithm)
     federation = federation or load(data, trial.seed)
     authority_key, authority = new_authority("pilot")
     leaves: dict[str, bytes] = {}
@@ -84,6 +92,9 @@ def make_pilot(
         rounds=trial.rounds,
         seed=trial.seed,
         mode=trial.mode,
+        deadline=trial.deadline,
+        places=trial.places,
+        min_peers=trial.min_peers,
         task=federation.task,
         inputs=federation.input_shape,
         outputs=federation.num_outputs,
