@@ -10,6 +10,8 @@ from typing import Literal
 
 import tyro
 
+from scool.cli.contest import ABOUT as CONTESTS
+from scool.cli.contest import contest
 from scool.contracts import Recorder
 from scool.display.live import Console, duration
 from scool.errors import ConfigError, RunError, nearest
@@ -103,7 +105,7 @@ class ReproduceCommand:
 
 
 def usage() -> str:
-    lines = [f"  {name:<12} {about}" for name, about in ABOUT.items()]
+    lines = [f"  {name:<12} {about}" for name, about in (ABOUT | CONTESTS).items()]
     return (
         "usage: scool reproduce WHAT [options]      (scool reproduce WHAT --help lists them)\n\n"
         + "\n".join(lines)
@@ -115,8 +117,10 @@ def reproduce(arguments: Sequence[str]) -> int:
         print(usage())
         return 0 if arguments and arguments[0] in ("-h", "--help") else 2
     target, *rest = arguments
+    if target in CONTESTS:
+        return contest(target, rest)
     if target not in TARGETS:
-        raise ConfigError(f"unknown reproduction {target!r}: {nearest(target, TARGETS)}")
+        raise ConfigError(f"unknown reproduction {target!r}: {nearest(target, ABOUT | CONTESTS)}")
     prog = f"scool reproduce {target}"
     command = tyro.cli(ReproduceCommand, args=rest, prog=prog, description=ABOUT[target])
     if command.results == ():

@@ -76,6 +76,15 @@ class Paired:
         """The share of clients that are worse off; NaN where nothing can be compared."""
         return len(self.worse) / self.compared if self.compared else math.nan
 
+    @property
+    def clearly_worse(self) -> list[int]:
+        """Clients that are worse off by more than their own noise: the 95 % interval of their
+        differences over the seeds lies below 0. It needs two seeds and the same clients in each."""
+        if not self.same_clients:
+            return []
+        ends = [interval(own) for own in self.differences.T]
+        return [k for k, own in enumerate(ends) if own is not None and own.high < -ROUND_OFF]
+
     def names_worse(self, names: Sequence[str] | None = None) -> list[str]:
         """The clients that are worse off by name, or else number; the worst first."""
         clients = self.differences.shape[1]

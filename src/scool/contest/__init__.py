@@ -1,0 +1,1 @@
+"""Contests: every method tuned alike on validation data, then judged once on test data."""

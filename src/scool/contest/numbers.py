@@ -1,0 +1,168 @@
+"""From the runs of a contest to its numbers: one row a method and federation, one row a method."""
+
+import math
+from collections.abc import Sequence
+from statistics import stdev
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scool.contest.plan import ALONE, Entry, Setting, Study
+from scool.contest.running import Line, Lines
+from scool.evaluation.paired import paired_difference
+
+Row = dict[str, Any]
+WORST = 0.1
+"""The share of the clients whose mean is told as the worst."""
+
+
+def rows_of(study: Study, lines: Lines) -> list[Row]:
+    """One row for each method in each setting that has a finished run."""
+    rows: list[Row] = []
+    for setting in study.settings:
+        alone = next((e for e in study.entries if e.name == ALONE), None)
+        theirs = _by_seed(lines.tested(setting, alone)) if alone else {}
+        own = [_row(setting, entry, lines, theirs) for entry in study.entries]
+        found = [row for row in own if row is not None]
+        _rank(found)
+        rows += found
+    return rows
+
+
+def _by_seed(runs: Sequence[Line]) -> dict[int, Tensor]:
+    """(K,) scores of each seed that did not diverge."""
+    return {
+        run["seed"]: torch.tensor([math.nan if s is None else s for s in run["scores"]])
+        for run in runs
+        if run.get("scores") and run["score"] is not None
+    }
+
+
+def _row(setting: Setting, entry: Entry, lines: Lines, theirs: dict[int, Tensor]) -> Row | None:
+    tuned = lines.tuned(setting, entry)
+    if tuned is None:
+        return None
+    best, runs = lines.chosen(setting, entry), lines.tested(setting, entry)
+    if best is not None and not runs:
+        return None
+    ours = _by_seed(runs)
+    means = [float(scores.nanmean()) for scores in ours.values()]
+    lost = sum(run["score"] is None for run in runs)
+    problems = [f"diverged with {lost} of {len(runs)} seeds"] if lost else []
+    problems += sorted(
+        {run["problem"] for run in runs if run["problem"] and run["score"] is not None}
+    )
+    return {
+        "setting": setting.name,
+        "method": entry.name,
+        "title": entry.title,
+        "control": entry.control,
+        "metric": setting.metric,
+        "seeds": sorted(ours),
+        "clients": len(next(iter(ours.values()))) if ours else None,
+        "mean": _mean(means),
+        "std_seeds": stdev(means) if len(means) > 1 else None,
+        "std_clients": _mean([float(s[~s.isnan()].std()) for s in ours.values()]),
+        "worst_tenth": _mean([_worst(scores) for scores in ours.values()]),
+        **_beside(setting, entry, ours, theirs),
+        "rank": None,
+        "bytes": _mean([run["bytes"] for run in runs if "bytes" in run]),
+        "epochs": _mean([run["epochs"] for run in runs if run.get("epochs") is not None]),
+        "seconds": _mean([run["seconds"] for run in runs if "seconds" in run]),
+        "options": best,
+        "candidates": len(tuned),
+        "validation": _validation(tuned),
+        "problem": "; ".join(problems) if best is not None else "every candidate diverged",
+    }
+
+
+def _worst(scores: Tensor) -> float:
+    """The mean of the worst tenth of the clients, at least one."""
+    there = scores[~scores.isnan()].sort().values
+    return float(there[: math.ceil(WORST * len(there))].mean())
+
+
+def _beside(
+    setting: Setting, entry: Entry, ours: dict[int, Tensor], theirs: dict[int, Tensor]
+) -> Row:
+    """What it gains over learning alone, for all and client by client."""
+    seeds = [seed for seed in sorted(ours) if seed in theirs]
+    nothing: Row = dict.fromkeys(("gain", "gain_low", "gain_high", "worse", "clearly_worse"))
+    if not seeds or entry.name == ALONE:
+        return nothing
+    widest = max(len(found[seed]) for found in (ours, theirs) for seed in seeds)
+    a, b = (torch.full((len(seeds), widest), math.nan, dtype=torch.float64) for _ in range(2))
+    for row, seed in enumerate(seeds):
+        a[row, : len(ours[seed])], b[row, : len(theirs[seed])] = ours[seed], theirs[seed]
+    found = paired_difference(a, b, same_clients=setting.same_clients)
+    ends = found.over_seeds
+    can_tell = setting.same_clients and len(seeds) > 1 and found.compared > 0
+    return {
+        "gain": found.mean,
+        "gain_low": ends.low if ends else None,
+        "gain_high": ends.high if ends else None,
+        "worse": found.share_worse if found.compared else None,
+        "clearly_worse": len(found.clearly_worse) / found.compared if can_tell else None,
+    }
+
+
+def _validation(tuned: Sequence[Any]) -> float | None:
+    """What the chosen candidate had in stage one."""
+    means = [
+        sum(line["score"] for line in runs) / len(runs)
+        for _, runs in tuned
+        if all(line["score"] is not None and not line["problem"] for line in runs)
+    ]
+    return max(means, default=None)
+
+
+def _rank(rows: list[Row]) -> None:
+    """1 is the best; equal means share their places; who has none comes last. Controls have no
+    rank."""
+    rivals = [row for row in rows if not row["control"]]
+    values = [-math.inf if row["mean"] is None else row["mean"] for row in rivals]
+    for row, value in zip(rivals, values, strict=True):
+        better, equal = sum(v > value for v in values), values.count(value)
+        row["rank"] = better + (equal + 1) / 2
+
+
+def overall_of(study: Study, rows: Sequence[Row]) -> list[Row]:
+    """One row for each method: means over the settings that it has a row in."""
+    found: list[Row] = []
+    most = len({row["setting"] for row in rows})
+    for entry in study.entries:
+        mine = [row for row in rows if row["method"] == entry.name]
+        if not mine:
+            continue
+        found.append(
+            {
+                "method": entry.name,
+                "title": entry.title,
+                "control": entry.control,
+                "settings": len(mine),
+                "of": most,
+                "rank": _mean([row["rank"] for row in mine if row["rank"] is not None]),
+                "first": sum(row["rank"] is not None and row["rank"] < 1.5 for row in mine),
+                "below_alone": sum(
+                    row["gain_high"] is not None and row["gain_high"] < 0 for row in mine
+                ),
+                **{
+                    name: _mean([row[name] for row in mine if row[name] is not None])
+                    for name in _MEANS
+                },
+                "most_worse": max(
+                    (row["clearly_worse"] for row in mine if row["clearly_worse"] is not None),
+                    default=None,
+                ),
+                "epochs": _mean([row["epochs"] for row in mine if row["epochs"] is not None]),
+            }
+        )
+    return sorted(found, key=lambda row: (bool(row["control"]), row["rank"] or math.inf))
+
+
+_MEANS = ("worse", "clearly_worse")
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

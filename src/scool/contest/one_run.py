@@ -1,0 +1,98 @@
+"""One run of a contest as one line of its log. This happens in a worker process."""
+
+import warnings
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scool.contest.plan import Setting, Stage, Task
+from scool.data.catalogue import load
+from scool.data.federation import Federation
+from scool.data.subset import at_most, some_clients, validation_as_test
+from scool.errors import QuarantineError
+from scool.evaluation.metrics import SCORE
+from scool.run.result import Result, finite
+
+
+def line_of(task: Task, data_dir: str | None) -> dict[str, Any]:
+    """Carry a run out, and say what came out: the score of each client, and the costs."""
+    setting, entry, stage, options, seed = task
+    federation = federation_of(setting, data_dir, stage, seed)
+    search = setting.search(entry, data_dir)
+    line: dict[str, Any] = {
+        "key": task.key,
+        "setting": setting.name,
+        "method": entry.name,
+        "stage": stage,
+        "options": options,
+        "seed": seed,
+    }
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # who was left out is said in the line
+            result = search.job(entry.name, options, seed).run(federation)
+    except QuarantineError as error:
+        return line | {"score": None, "problem": str(error)}
+    scores = scores_of(result, setting.metric)
+    line |= {"score": finite(scores.nanmean()), "problem": _problem(result)}
+    if stage == "test":
+        line["scores"] = [None if number is None else round(number, 6) for number in _plain(scores)]
+    return line | {
+        "bytes": result.bytes_sent,
+        "epochs": result.epochs,
+        "seconds": round(result.seconds, 2),
+    }
+
+
+def scores_of(result: Result, metric: str) -> Tensor:
+    """(K,) what each client is judged by; NaN where it is not defined."""
+    if metric == SCORE[result.federation.task]:
+        return result.score
+    values = result.history[-1]["metrics"][metric]
+    return torch.tensor([torch.nan if v is None else v for v in values], dtype=torch.float64)
+
+
+def _plain(scores: Tensor) -> list[float | None]:
+    return [finite(score) for score in scores]
+
+
+def _problem(result: Result) -> str | None:
+    """Whose numbers broke in training."""
+    broken = result.health.lost("training")
+    if broken:
+        return f"clients {', '.join(map(str, broken))} diverged"
+    return "some clients diverged" if result.history[-1].get("diverged") else None
+
+
+@lru_cache(maxsize=4)
+def _federation(setting: "_Named", data_dir: str | None, stage: Stage, seed: int) -> Federation:
+    it = setting.setting
+    federation = load(it.config(data_dir, stage), seed)
+    if it.clients:
+        federation = some_clients(federation, it.clients)
+    if stage == "tune":
+        federation = validation_as_test(federation)
+    return at_most(federation, it.samples, seed) if it.samples else federation
+
+
+class _Named:
+    """A setting that a cache can hold: equal by what decides its data."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.said = repr((setting.data, setting.clients, setting.samples, setting.validation))
+
+    def __hash__(self) -> int:
+        return hash(self.said)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Named) and other.said == self.said
+
+
+def federation_of(setting: Setting, data_dir: str | None, stage: Stage, seed: int) -> Federation:
+    """The clients of a seed. In stage one the validation samples stand where the test samples were,
+    which are not in it, and a method that needs validation samples sets its own aside: it must not
+    see those that it is judged by."""
+    return _federation(_Named(setting), data_dir, stage, seed)

@@ -1,0 +1,181 @@
+"""The numbers of a contest as Markdown, CSV and JSON."""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from scool.columns import human_bytes
+from scool.contest.numbers import Row
+from scool.contest.plan import Setting, Study
+from scool.display.figure import as_csv
+from scool.errors import RunError
+from scool.recording.disk import write_bytes
+from scool.sweep.search import words
+
+FORMAT = "scool-contest-1"
+NOTHING = "–"
+WORDS = {"accuracy": "accuracy %", "auc": "AUC", "r2": "R2"}
+
+
+def as_markdown(study: Study, rows: Sequence[Row], overall: Sequence[Row]) -> str:
+    """All tables: overall, then one a setting with what was chosen below it."""
+    parts = [overall_table(overall)] if len({row["setting"] for row in rows}) > 1 else []
+    for setting in study.settings:
+        own = [row for row in rows if row["setting"] == setting.name]
+        if own:
+            parts += [
+                f"### {setting.title}",
+                setting_words(setting, own),
+                setting_table(setting, own),
+            ]
+    return "\n\n".join(parts) + "\n"
+
+
+def setting_words(setting: Setting, rows: Sequence[Row]) -> str:
+    """What was run, in a line or two."""
+    seeds = max((len(row["seeds"]) for row in rows), default=0)
+    clients = next((row["clients"] for row in rows if row["clients"]), 0)
+    several = f", {setting.tuning_seeds} seeds each" if setting.tuning_seeds > 1 else ""
+    said = (
+        f"{clients} clients, {setting.rounds} rounds, {seeds} seed{'s' * (seeds > 1)}; "
+        f"{WORDS.get(setting.metric, setting.metric)}; {setting.candidates} candidates a method"
+        f"{several}."
+    )
+    return f"{said} {setting.about}".strip()
+
+
+def setting_table(setting: Setting, rows: Sequence[Row]) -> str:
+    """One line a method, the best first, controls last."""
+    head = [
+        "method", "mean", "± seeds", "± clients", "worst tenth", "− alone",
+        "worse off", "beyond noise", "rank", "sent", "epochs", "seconds", "chosen",
+    ]  # fmt: skip
+    order = sorted(rows, key=lambda row: (bool(row["control"]), row["rank"] or 0))
+    return _table(head, [_cells(row, setting.digits) for row in order])
+
+
+def _cells(row: Row, digits: int) -> list[str]:
+    mean = _number(row["mean"], digits)
+    mean += f" ({row['problem']})" if row["problem"] else ""
+    return [
+        row["title"],
+        mean,
+        _number(row["std_seeds"], digits),
+        _number(row["std_clients"], digits),
+        _number(row["worst_tenth"], digits),
+        _signed(row["gain"], digits),
+        _share(row["worse"]),
+        _share(row["clearly_worse"]),
+        NOTHING if row["rank"] is None else f"{row['rank']:g}",
+        NOTHING if row["bytes"] is None else human_bytes(row["bytes"]),
+        _number(row["epochs"], 0),
+        _number(row["seconds"], 1),
+        words(row["options"] or {}) or NOTHING,
+    ]
+
+
+def overall_table(overall: Sequence[Row]) -> str:
+    """One line a method over all settings, by mean rank."""
+    head = [
+        "method", "mean rank", "federations", "first", "below alone", "worse off", "beyond noise",
+        "at most", "epochs",
+    ]  # fmt: skip
+    lines = [
+        [
+            row["title"],
+            _number(row["rank"], 1),
+            f"{row['settings']} of {row['of']}" if row["settings"] < row["of"] else str(row["of"]),
+            str(row["first"]),
+            str(row["below_alone"]),
+            _share(row["worse"]),
+            _share(row["clearly_worse"]),
+            _share(row["most_worse"]),
+            _number(row["epochs"], 0),
+        ]
+        for row in overall
+    ]
+    return _table(head, lines)
+
+
+EXPLANATION = (
+    "`mean` is over owners and seeds; `± seeds` is the standard deviation of the seeds' means, "
+    "`± clients` that over owners, mean over seeds; `worst tenth` is the mean of the tenth of the "
+    "owners that have least. `− alone` is the difference to learning alone with the same seeds; "
+    "`worse off` are the owners whose mean over the seeds is below what they have alone, `beyond "
+    "noise` those for whom the 95 % interval over the seeds is below it (Student's t). `at most` "
+    "is the largest such share of the federations; `below alone` counts those where the whole "
+    "interval of the mean is below alone. Sent, epochs and seconds are those of one run; epochs "
+    "count every pass that gradients are taken of."
+)
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    right = ["---"] + ["---:"] * (len(head) - 1)
+    if head[-1] == "chosen":
+        right[-1] = "---"
+    return "\n".join("| " + " | ".join(line) + " |" for line in [head, right, *lines])
+
+
+def _number(value: float | None, digits: int) -> str:
+    if value is None:
+        return NOTHING
+    return f"{value:,.{digits}f}" if abs(value) < 1e6 else f"{value:.1e}"
+
+
+def _signed(value: float | None, digits: int) -> str:
+    if value is None:
+        return NOTHING
+    text = f"{value:+,.{digits}f}" if abs(value) < 1e6 else f"{value:+.1e}"
+    return text.lstrip("+-") if not text.strip("+-0.") else text
+
+
+def _share(value: float | None) -> str:
+    return NOTHING if value is None else f"{100 * value:.0f} %"
+
+
+def as_json(study: Study, rows: Sequence[Row], overall: Sequence[Row], notes: Sequence[str]) -> str:
+    content = {
+        "format": FORMAT,
+        "study": study.name,
+        "title": study.title,
+        "settings": [_about(setting) for setting in study.settings],
+        "rows": list(rows),
+        "overall": list(overall),
+        "notes": list(notes),
+    }
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+
+def _about(setting: Setting) -> dict[str, Any]:
+    return {name: value for name, value in vars(setting).items() if name != "device"}
+
+
+def table_csv(rows: Sequence[Row]) -> str:
+    """All numbers, unrounded."""
+    flat = [
+        row | {"options": words(row["options"] or {}), "seeds": " ".join(map(str, row["seeds"]))}
+        for row in rows
+    ]
+    return as_csv(flat)
+
+
+def fill_page(path: Path, study: Study, text: str) -> None:
+    """Put tables between the two markers of a contest in a page, which readers do not see.
+
+    Raises:
+        RunError: the page has no such markers.
+    """
+    begin, end = f"<!-- begin {study.name} -->", f"<!-- end {study.name} -->"
+    place = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    try:
+        page = path.read_text()
+    except OSError as error:
+        raise RunError(
+            f"page = {str(path)!r} cannot be read: {error.strerror}. Give a Markdown page that has "
+            f"the lines {begin} and {end}"
+        ) from error
+    if len(place.findall(page)) != 1:
+        raise RunError(f"{path} has no place for these tables: add the lines {begin} and {end}")
+    write_bytes(path, place.sub(lambda _: f"{begin}\n\n{text.strip()}\n\n{end}", page).encode())

@@ -1,0 +1,115 @@
+"""A contest from end to end on the federation that comes with the package."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from commands import code_of
+from scool.contest.numbers import overall_of, rows_of
+from scool.contest.one_run import federation_of
+from scool.contest.plan import STUDIES, read_study
+from scool.contest.running import Lines, candidates, finals
+
+WORDS = "reproduce natural --datasets heart-disease --methods local,fedavg --rounds 1 --quiet"
+SMALL = [*WORDS.split(), "--candidates", "2", "--seeds", "2", "--device", "cpu"]
+
+
+def test_a_contest_runs_once_and_goes_on_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- begin natural -->old<!-- end natural -->\nafter\n")
+    command = [*SMALL, "--out", str(tmp_path / "out")]
+    assert code_of(monkeypatch, *command, "--page", str(page)) == 0
+    log = tmp_path / "out" / "runs.jsonl"
+    whole = log.read_text()
+    lines = [json.loads(line) for line in whole.splitlines()]
+    stages = [line["stage"] for line in lines]
+    assert stages.count("tune") == 2 * 2 * 2 and stages.count("test") == 2 * 2
+    assert "old" not in page.read_text() and "### Heart disease" in page.read_text()
+    content = json.loads((tmp_path / "out" / "natural.json").read_text())
+    table = {row["method"]: row for row in content["rows"]}
+    for name, row in table.items():
+        mine = [line for line in lines if line["method"] == name]
+        final = [line["score"] for line in mine if line["stage"] == "test"]
+        assert row["mean"] == pytest.approx(sum(final) / 2)
+        means: dict[str, float] = {}
+        for line in mine:
+            if line["stage"] == "tune":
+                key = json.dumps(line["options"])
+                means[key] = means.get(key, 0.0) + line["score"] / 2
+        assert row["options"] == json.loads(max(means, key=means.__getitem__))
+        assert row["validation"] == pytest.approx(max(means.values()))
+
+    log.write_text(whole[:-20])  # a kill
+    capsys.readouterr()
+    assert code_of(monkeypatch, *command, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["rows"][0]["mean"] == content["rows"][0]["mean"]
+    again = [json.loads(line) for line in log.read_text().splitlines()]
+    for line in (*lines, *again):
+        line.pop("seconds")
+        line.pop("seal")
+    assert again == lines
+
+
+def test_stage_one_sees_no_test_sample_and_nobody_what_judges_it() -> None:
+    (setting,) = read_study("natural", "heart-disease").settings
+    tuned, tested = (federation_of(setting, None, stage, 0) for stage in ("tune", "test"))
+    assert not tuned.val.mask.any() and not tested.val.mask.any()
+    for client in (1, 2, 3):  # in the first hospital two patients are alike
+        own, final = tuned.client(client), tested.client(client)
+        rows = {tuple(x.tolist()) for x in own.test.x}
+        assert not rows & {tuple(x.tolist()) for x in own.train.x}
+        assert len(own.test.x) + len(own.train.x) == len(final.train.x)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_method_has_as_many_candidates_in_every_setting(name: str) -> None:
+    study = read_study(name)
+    assert len(study.settings) >= 6 and len(study.entries) >= 24
+    for setting in study.settings:
+        for entry in study.entries:
+            tasks = candidates(setting, entry)
+            assert len(tasks) == setting.candidates * setting.tuning_seeds, entry.name
+            assert len({task.key for task in tasks}) == len(tasks)
+
+
+def test_owners_who_lose_are_counted_with_and_without_noise() -> None:
+    study = read_study("natural", "wisdm", "local,fedavg,dpsgd").changed(seeds=3, candidates=1)
+    (setting,), known = study.settings, {}
+    scores = {
+        "local": [[80.0, 70.0, 60.0, 50.0]] * 3,
+        "fedavg": [[82.0, 60.0, 50.0, 51.0], [82.0, 61.0, 70.0, 51.0], [82.0, 60.0, 57.0, 51.0]],
+        "dpsgd": [[90.0, 90.0, 90.0, 90.0]] * 3,
+    }
+    for entry in study.entries:
+        for task in candidates(setting, entry):
+            known[task.key] = {"score": 1.0, "problem": None}
+            for final in finals(setting, entry, task.options):
+                own = scores[entry.name][final.seed]
+                mean = sum(own) / 4
+                known[final.key] = {
+                    "seed": final.seed,
+                    "score": mean,
+                    "problem": None,
+                    "scores": own,
+                }
+    rows = {row["method"]: row for row in rows_of(study, Lines(known))}
+    row = rows["fedavg"]
+    assert row["worse"] == 0.5  # the second and the third
+    assert row["clearly_worse"] == 0.25  # the third is as much above as below, by the seed
+    assert row["worst_tenth"] == pytest.approx((50 + 51 + 51) / 3)
+    assert [rows[name]["rank"] for name in ("dpsgd", "local", "fedavg")] == [1, 2, 3]
+    assert rows["local"]["gain"] is None and row["gain"] < 0 < rows["dpsgd"]["gain"]
+    assert overall_of(study, list(rows.values()))[0]["method"] == "dpsgd"
+
+
+def test_a_log_of_something_else_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs.jsonl").write_text('{"round": 1}\n{"round": 2}\n')
+    assert code_of(monkeypatch, *SMALL, "--out", str(tmp_path), "--only-tables") == 2
+    assert "runs.jsonl is damaged" in capsys.readouterr().err
+    assert code_of(monkeypatch, "reproduce", "natural", "--datasets", "wisdom") == 2
+    assert "wisdm" in capsys.readouterr().err
