@@ -52,6 +52,27 @@ def test_a_contest_runs_once_and_goes_on_after_a_kill(
         line.pop("seal")
     assert again == lines
 
+    assert code_of(monkeypatch, *command, "--methods", "fedavg", "--forget") == 0
+    assert "6 runs are forgotten" in capsys.readouterr().out
+    assert code_of(monkeypatch, *command, "--list") == 0
+    assert "6 runs to do: about 0.0 minutes" in capsys.readouterr().out
+
+
+def test_a_run_that_fails_is_told_and_tried_again_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> None:
+        raise TypeError("no such thing")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("scool.algorithms.fedavg.FedAvg.step", broken)
+        assert code_of(monkeypatch, *SMALL, "--out", str(tmp_path)) == 1
+    said = capsys.readouterr()
+    assert "| alone |" in said.out and "FedAvg" not in said.out
+    assert said.err.count("heart-disease fedavg tune seed=0 failed: TypeError: no") == 2
+    assert code_of(monkeypatch, *SMALL, "--out", str(tmp_path)) == 0
+    assert "FedAvg" in capsys.readouterr().out
+
 
 def test_stage_one_sees_no_test_sample_and_nobody_what_judges_it() -> None:
     (setting,) = read_study("natural", "heart-disease").settings

@@ -25,6 +25,17 @@ def test_intervals_are_those_of_scipy_over_seeds_and_over_clients() -> None:
     assert gain.mean == pytest.approx(float(differences.mean()))
 
 
+def test_splits_of_the_same_samples_widen_what_an_owner_may_call_noise() -> None:
+    values = torch.tensor([1.0, 2.0, 4.0, 5.0])
+    plain, wider = interval(values), interval(values, split_ratio=0.25)
+    assert plain is not None and wider is not None
+    assert wider.high - wider.low == pytest.approx(2**0.5 * (plain.high - plain.low))
+    ours = -torch.tensor([[1.0, 1.0], [2.0, 1.1], [4.0, 0.9], [5.0, 1.0]])
+    zero = torch.zeros_like(ours)
+    assert paired_difference(ours, zero).clearly_worse == [0, 1]
+    assert paired_difference(ours, zero, split_ratio=0.5).clearly_worse == [1]
+
+
 def test_who_is_worse_off_is_named_the_worst_first() -> None:
     gain = paired_difference([[1.0, 5.0, 3.0, 9.0]], [[2.0, 5.0, 8.0, math.nan]])
     assert gain.worse == [2, 0]

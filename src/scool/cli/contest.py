@@ -1,7 +1,8 @@
 """`scool reproduce natural`: every method tuned alike, and what each owner has of it."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +10,15 @@ import tyro
 
 from scool.contest.numbers import overall_of, rows_of
 from scool.contest.plan import Study, read_study
-from scool.contest.running import Lines, candidates, open_log, possible, run_contest
+from scool.contest.running import (
+    Lines,
+    candidates,
+    forget,
+    missing,
+    open_log,
+    possible,
+    run_contest,
+)
 from scool.contest.tables import (
     EXPLANATION,
     as_json,
@@ -52,6 +61,9 @@ class ContestCommand:
     """Begin no run after so many minutes; 0: there is no limit."""
     page: Path | None = None
     """Also put the tables into this Markdown page, between its markers."""
+    forget: bool = False
+    """Take the runs of --methods in --datasets out of the log, as their numbers are old; run
+    nothing."""
     list: bool = False
     """Show who takes part where and what is done of it; run nothing."""
     only_tables: bool = False
@@ -79,33 +91,53 @@ def contest(name: str, arguments: Sequence[str]) -> int:
     study = Study(**{**vars(study), "data_dir": command.data_dir})
     out = command.out or Path("runs") / name
     notes: list[str] = []
+    failed: list[str] = []
+    if command.forget:
+        return _forget(study, out, command)
     if command.list:
         _show(study, open_log(out)[1])
         return 0
     if command.only_tables:
         lines = open_log(out)[1]
     else:
-        lines, notes = _run(study, out, command)
-    return _report(study, lines, notes, out, command)
+        lines, notes, failed = _run(study, out, command)
+    for words in failed:
+        print(words, file=sys.stderr)
+    return max(_report(study, lines, notes, out, command), bool(failed))
 
 
-def _run(study: Study, out: Path, command: ContestCommand) -> tuple[Lines, list[str]]:
+def _run(study: Study, out: Path, command: ContestCommand) -> tuple[Lines, list[str], list[str]]:
     def say(words: str) -> None:
         if not command.quiet:
             print(words, file=sys.stderr, flush=True)
 
     pairs, notes = possible(study)
-    make_folder(out)
-    with holding(out / LOCK) as is_ours:
-        if not is_ours:
-            raise RunError(f"another process is at the runs in {out}: choose another --out")
+    with _alone_in(out):
         try:
-            lines = run_contest(study, pairs, out, command.jobs, command.minutes, say)
+            lines, failed = run_contest(study, pairs, out, command.jobs, command.minutes, say)
         except KeyboardInterrupt:
             raise Interrupted(
                 f"stopped; what is done is in {out}, the same command goes on"
             ) from None
-    return lines, notes
+    return lines, notes, failed
+
+
+@contextmanager
+def _alone_in(out: Path) -> Iterator[None]:
+    make_folder(out)
+    with holding(out / LOCK) as is_ours:
+        if not is_ours:
+            raise RunError(f"another process is at the runs in {out}: choose another --out")
+        yield
+
+
+def _forget(study: Study, out: Path, command: ContestCommand) -> int:
+    is_some = "all" not in command.methods
+    require(is_some, "methods", command.methods, "name those whose runs are to be forgotten")
+    with _alone_in(out):
+        count = forget(out, study.settings, study.entries)
+    print(f"{count} runs are forgotten")
+    return 0
 
 
 def _show(study: Study, lines: Lines) -> None:
@@ -119,7 +151,7 @@ def _show(study: Study, lines: Lines) -> None:
             f"{setting.name:<16}{entry.name:<20}{tuned:>3} of {len(todo)} candidates, "
             f"{tested} of {setting.seeds} seeds"
         )
-    print("\n".join(notes))
+    print("\n".join([*notes, missing(lines, pairs)]))
 
 
 def _report(

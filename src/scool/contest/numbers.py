@@ -22,18 +22,19 @@ def rows_of(study: Study, lines: Lines) -> list[Row]:
     rows: list[Row] = []
     for setting in study.settings:
         alone = next((e for e in study.entries if e.name == ALONE), None)
-        theirs = _by_seed(lines.tested(setting, alone)) if alone else {}
+        theirs = _by_seed(setting, lines.tested(setting, alone)) if alone else {}
         own = [_row(setting, entry, lines, theirs) for entry in study.entries]
         found = [row for row in own if row is not None]
-        _rank(found)
+        _rank(found, setting.sign)
         rows += found
     return rows
 
 
-def _by_seed(runs: Sequence[Line]) -> dict[int, Tensor]:
-    """(K,) scores of each seed that did not diverge."""
+def _by_seed(setting: Setting, runs: Sequence[Line]) -> dict[int, Tensor]:
+    """(K,) scores of each seed that did not diverge, with a sign such that more is better."""
     return {
-        run["seed"]: torch.tensor([math.nan if s is None else s for s in run["scores"]])
+        run["seed"]: setting.sign
+        * torch.tensor([math.nan if s is None else s for s in run["scores"]])
         for run in runs
         if run.get("scores") and run["score"] is not None
     }
@@ -46,8 +47,8 @@ def _row(setting: Setting, entry: Entry, lines: Lines, theirs: dict[int, Tensor]
     best, runs = lines.chosen(setting, entry), lines.tested(setting, entry)
     if best is not None and not runs:
         return None
-    ours = _by_seed(runs)
-    means = [float(scores.nanmean()) for scores in ours.values()]
+    ours, sign = _by_seed(setting, runs), setting.sign
+    means = [sign * float(scores.nanmean()) for scores in ours.values()]
     lost = sum(run["score"] is None for run in runs)
     problems = [f"diverged with {lost} of {len(runs)} seeds"] if lost else []
     problems += sorted(
@@ -64,15 +65,15 @@ def _row(setting: Setting, entry: Entry, lines: Lines, theirs: dict[int, Tensor]
         "mean": _mean(means),
         "std_seeds": stdev(means) if len(means) > 1 else None,
         "std_clients": _mean([float(s[~s.isnan()].std()) for s in ours.values()]),
-        "worst_tenth": _mean([_worst(scores) for scores in ours.values()]),
-        **_beside(setting, entry, ours, theirs),
+        "worst_tenth": _mean([sign * _worst(scores) for scores in ours.values()]),
+        **_beside(setting, entry, ours, theirs, _split_ratio(runs)),
         "rank": None,
         "bytes": _mean([run["bytes"] for run in runs if "bytes" in run]),
         "epochs": _mean([run["epochs"] for run in runs if run.get("epochs") is not None]),
         "seconds": _mean([run["seconds"] for run in runs if "seconds" in run]),
         "options": best,
         "candidates": len(tuned),
-        "validation": _validation(tuned),
+        "validation": _validation(tuned, sign),
         "problem": "; ".join(problems) if best is not None else "every candidate diverged",
     }
 
@@ -84,7 +85,11 @@ def _worst(scores: Tensor) -> float:
 
 
 def _beside(
-    setting: Setting, entry: Entry, ours: dict[int, Tensor], theirs: dict[int, Tensor]
+    setting: Setting,
+    entry: Entry,
+    ours: dict[int, Tensor],
+    theirs: dict[int, Tensor],
+    split_ratio: float,
 ) -> Row:
     """What it gains over learning alone, for all and client by client."""
     seeds = [seed for seed in sorted(ours) if seed in theirs]
@@ -95,7 +100,7 @@ def _beside(
     a, b = (torch.full((len(seeds), widest), math.nan, dtype=torch.float64) for _ in range(2))
     for row, seed in enumerate(seeds):
         a[row, : len(ours[seed])], b[row, : len(theirs[seed])] = ours[seed], theirs[seed]
-    found = paired_difference(a, b, same_clients=setting.same_clients)
+    found = paired_difference(a, b, same_clients=setting.same_clients, split_ratio=split_ratio)
     ends = found.over_seeds
     can_tell = setting.same_clients and len(seeds) > 1 and found.compared > 0
     return {
@@ -107,21 +112,26 @@ def _beside(
     }
 
 
-def _validation(tuned: Sequence[Any]) -> float | None:
+def _split_ratio(runs: Sequence[Line]) -> float:
+    """Test samples over training samples."""
+    return _mean([run["split_ratio"] for run in runs if "split_ratio" in run]) or 0.0
+
+
+def _validation(tuned: Sequence[Any], sign: int) -> float | None:
     """What the chosen candidate had in stage one."""
     means = [
         sum(line["score"] for line in runs) / len(runs)
         for _, runs in tuned
         if all(line["score"] is not None and not line["problem"] for line in runs)
     ]
-    return max(means, default=None)
+    return max(means, key=lambda value: sign * value, default=None)
 
 
-def _rank(rows: list[Row]) -> None:
+def _rank(rows: list[Row], sign: int) -> None:
     """1 is the best; equal means share their places; who has none comes last. Controls have no
     rank."""
     rivals = [row for row in rows if not row["control"]]
-    values = [-math.inf if row["mean"] is None else row["mean"] for row in rivals]
+    values = [-math.inf if row["mean"] is None else sign * row["mean"] for row in rivals]
     for row, value in zip(rivals, values, strict=True):
         better, equal = sum(v > value for v in values), values.count(value)
         row["rank"] = better + (equal + 1) / 2

@@ -17,10 +17,12 @@ from scool.run.result import Result, finite
 
 
 def line_of(task: Task, data_dir: str | None) -> dict[str, Any]:
-    """Carry a run out, and say what came out: the score of each client, and the costs."""
+    """Carry a run out, and say what came out: the score of each client, and the costs. One that
+    fails for a reason of its own has `failed`."""
     setting, entry, stage, options, seed = task
     federation = federation_of(setting, data_dir, stage, seed)
     search = setting.search(entry, data_dir)
+    sizes = int(federation.train.mask.sum())
     line: dict[str, Any] = {
         "key": task.key,
         "setting": setting.name,
@@ -35,11 +37,15 @@ def line_of(task: Task, data_dir: str | None) -> dict[str, Any]:
             result = search.job(entry.name, options, seed).run(federation)
     except QuarantineError as error:
         return line | {"score": None, "problem": str(error)}
+    except Exception as error:  # the others go on, and this one is run again
+        return line | {"score": None, "failed": f"{type(error).__name__}: {error}"}
     scores = scores_of(result, setting.metric)
     line |= {"score": finite(scores.nanmean()), "problem": _problem(result)}
     if stage == "test":
         line["scores"] = [None if number is None else round(number, 6) for number in _plain(scores)]
+        line["split_ratio"] = round(int(federation.test.mask.sum()) / sizes, 4)
     return line | {
+        "rounds": result.rounds,
         "bytes": result.bytes_sent,
         "epochs": result.epochs,
         "seconds": round(result.seconds, 2),

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from scool.data.catalogue import DataConfig
 from scool.errors import require, unknown
-from scool.evaluation.metrics import SCORE
+from scool.evaluation.metrics import METRICS, SCORE
 from scool.models import ModelConfig
 from scool.recording.seals import sha256
 from scool.run.config import Settings, default_run
@@ -51,7 +51,7 @@ class Setting:
     data: Mapping[str, Any]
     """Options of `DataConfig`."""
     metric: str
-    """What is judged by: accuracy, r2, or another metric of its task; larger is better."""
+    """What is judged by: accuracy, r2, or another metric of its task."""
     rates: Sequence[float]
     """Learning rates to try."""
     rounds: int
@@ -78,6 +78,12 @@ class Setting:
     def __post_init__(self) -> None:
         for name in ("rounds", "seeds", "tuning_seeds", "candidates"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "give at least 1")
+
+    @property
+    def sign(self) -> int:
+        """1 where larger is better, -1 where smaller is."""
+        known = METRICS.get(self.metric)
+        return 1 if known is None or known.higher_is_better else -1
 
     def config(self, data_dir: str | None, stage: Stage) -> DataConfig:
         """The data of a stage: only the first needs validation samples."""

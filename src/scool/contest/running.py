@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from scool.contest.one_run import federation_of, line_of
@@ -33,6 +34,15 @@ class Lines:
 
     known: dict[str, Line] = field(default_factory=dict)
 
+    def seconds(self, setting: str, entry: str = "") -> list[float]:
+        """What runs in a setting took, of all methods or of one."""
+        return [
+            line["seconds"]
+            for line in self.known.values()
+            if line.get("setting") == setting and entry in ("", line["method"])
+            if "seconds" in line
+        ]
+
     def tuned(self, setting: Setting, entry: Entry) -> list[tuple[Options, list[Line]]] | None:
         """Each candidate with its runs; None where some are missing."""
         found: list[tuple[Options, list[Line]]] = []
@@ -47,7 +57,7 @@ class Lines:
         """The candidate with the best mean on validation data; None where all diverged, or
         not all are known."""
         finished = [
-            (sum(line["score"] for line in lines) / len(lines), options)
+            (setting.sign * sum(line["score"] for line in lines) / len(lines), options)
             for options, lines in self.tuned(setting, entry) or ()
             if all(line["score"] is not None and not line["problem"] for line in lines)
         ]
@@ -115,8 +125,9 @@ def run_contest(
     jobs: int = 1,
     minutes: float = 0.0,
     say: Callable[[str], None] = lambda words: None,
-) -> Lines:
-    """Run what has not been run yet, and what is known then.
+) -> tuple[Lines, list[str]]:
+    """Run what has not been run yet. Returns what is known then, and words on runs that failed:
+    they are not in the log, and the next call tries them again.
 
     Args:
         pairs: who takes part where.
@@ -124,7 +135,7 @@ def run_contest(
     """
     log, lines = open_log(out)
     log.rewrite()
-    began, count = time.monotonic(), 0
+    began, count, failed = time.monotonic(), 0, list[str]()
     waiting = {(s.name, e.name) for s, e in pairs if lines.tuned(s, e) is None}
 
     def unlocked(setting: Setting, entry: Entry) -> list[Task]:
@@ -134,6 +145,9 @@ def run_contest(
 
     def done(task: Task, line: Line) -> list[Task]:
         nonlocal count
+        if "failed" in line:
+            failed.append(f"{task.name} failed: {line['failed']}")
+            return []
         log.append(line)
         lines.known[task.key] = line
         count += 1
@@ -146,12 +160,35 @@ def run_contest(
 
     todo = [
         task
-        for setting, entry in pairs
-        for task in candidates(setting, entry)
+        for pair in pairs
+        for task in (*candidates(*pair), *unlocked(*pair))
         if task.key not in lines.known
     ]
-    todo += [task for pair in pairs for task in unlocked(*pair)]
+    say(missing(lines, pairs))
     work = partial(line_of, data_dir=study.data_dir)
     is_late = lambda: bool(minutes) and time.monotonic() - began > 60 * minutes  # noqa: E731
     work_through(todo, work, done, jobs, is_late)
-    return lines
+    return lines, failed
+
+
+def missing(lines: Lines, pairs: Sequence[tuple[Setting, Entry]]) -> str:
+    """How many runs are missing, and how long one core will be at them: by the runs of a method in
+    a setting that are known, else by those of the others there."""
+    count, seconds, unknown = 0, 0.0, False
+    for setting, entry in pairs:
+        known = [task.key in lines.known for task in candidates(setting, entry)]
+        left = known.count(False) + setting.seeds - len(lines.tested(setting, entry))
+        own = lines.seconds(setting.name, entry.name) or lines.seconds(setting.name)
+        count, unknown = count + left, unknown or not (own or not left)
+        seconds += left * (mean(own) if own else 0.0)
+    words = "nothing is known of some" if unknown else f"about {seconds / 60:.1f} minutes of a core"
+    return f"{count} runs to do: {words}"
+
+
+def forget(out: Path, settings: Sequence[Setting], entries: Sequence[Entry]) -> int:
+    """Take the runs of these methods in these settings out of a log; how many there were."""
+    log, _ = open_log(out)
+    places, names = {s.name for s in settings}, {e.name for e in entries}
+    kept = [r for r in log.rows if r["setting"] not in places or r["method"] not in names]
+    Log(log.path, FORMAT, kept).rewrite()
+    return len(log.rows) - len(kept)

@@ -37,6 +37,9 @@ class Paired:
     as in benchmarks that deal out their data by the seed."""
     seeds: Sequence[int] | None = None
     """(S,) to name clients by, where each seed has its own."""
+    split_ratio: float = 0.0
+    """Test samples of a client over its training samples, where seeds deal out the same samples
+    anew; 0: every seed has samples of its own."""
 
     @property
     def by_client(self) -> Tensor:
@@ -79,10 +82,11 @@ class Paired:
     @property
     def clearly_worse(self) -> list[int]:
         """Clients that are worse off by more than their own noise: the 95 % interval of their
-        differences over the seeds lies below 0. It needs two seeds and the same clients in each."""
+        differences over the seeds lies below 0, with the split ratio in its width. It needs two
+        seeds and the same clients in each."""
         if not self.same_clients:
             return []
-        ends = [interval(own) for own in self.differences.T]
+        ends = [interval(own, split_ratio=self.split_ratio) for own in self.differences.T]
         return [k for k, own in enumerate(ends) if own is not None and own.high < -ROUND_OFF]
 
     def names_worse(self, names: Sequence[str] | None = None) -> list[str]:
@@ -135,6 +139,7 @@ def paired_difference(
     higher_is_better: bool = True,
     same_clients: bool = True,
     seeds: Sequence[int] | None = None,
+    split_ratio: float = 0.0,
 ) -> Paired:
     """What each client gains with the first method over the second.
 
@@ -144,6 +149,7 @@ def paired_difference(
         higher_is_better: False for losses and errors: what falls is a gain.
         same_clients: whether client k is the same one in every seed.
         seeds: (S,) to name clients by, where each seed has its own.
+        split_ratio: test samples over training samples, where seeds split the same samples anew.
 
     >>> gain = paired_difference([[80.0, 60.0], [84.0, 62.0]], [[75.0, 63.0], [75.0, 63.0]])
     >>> gain.mean, gain.by_client.tolist(), gain.names_worse(["Bern", "Ulm"])
@@ -152,12 +158,16 @@ def paired_difference(
     a, b = (torch.atleast_2d(torch.as_tensor(x, dtype=torch.float64).cpu()) for x in (ours, theirs))
     if a.shape != b.shape:
         raise ValueError(f"{tuple(a.shape)} and {tuple(b.shape)} numbers are not of the same runs")
-    return Paired(a - b if higher_is_better else b - a, same_clients, seeds)
+    return Paired(a - b if higher_is_better else b - a, same_clients, seeds, split_ratio)
 
 
-def interval(values: Tensor, level: float = LEVEL) -> Interval | None:
-    """Student's t: mean ± t_{n-1} s / sqrt(n) of the values that are there; None for fewer than
-    two.
+def interval(values: Tensor, level: float = LEVEL, split_ratio: float = 0.0) -> Interval | None:
+    """Student's t: mean ± t_{n-1} s sqrt(1 / n + r) of the values that are there; None for fewer
+    than two.
+
+    r, the split ratio, is 0 for independent values. Scores of several splits of the same samples
+    are not: r = test samples / training samples corrects for it (Nadeau and Bengio, Machine
+    Learning 52, 2003).
 
     >>> low, high, count = interval(torch.tensor([1.0, 2.0, 3.0]))
     >>> round(low, 3), round(high, 3), count
@@ -170,7 +180,8 @@ def interval(values: Tensor, level: float = LEVEL) -> Interval | None:
     if count < 2:
         return None
     middle = float(there.mean())
-    reach = float(stdtrit(count - 1, (1 + level) / 2)) * float(there.std()) / math.sqrt(count)
+    width = float(there.std()) * math.sqrt(1 / count + split_ratio)
+    reach = float(stdtrit(count - 1, (1 + level) / 2)) * width
     return Interval(middle - reach, middle + reach, count)
 
 

@@ -28,7 +28,7 @@ def work_through(
     Args:
         work: what is done with a task; with several jobs it is pickled and each process, which
             has one thread, works by itself.
-        done: hears what came out, in this process; the tasks that it gives back come last.
+        done: hears what came out, in this process; the tasks that it gives back come next.
         jobs: how many processes; 1: this one.
         is_late: where it says so, no further task is begun.
 
@@ -39,7 +39,7 @@ def work_through(
     if jobs <= 1:
         while waiting and not is_late():
             task = waiting.popleft()
-            waiting.extend(done(task, work(task)))
+            waiting.extendleft(reversed([*done(task, work(task))]))
         return
     workers = [_Worker[T](work) for _ in range(min(jobs, max(1, len(waiting))))]
     try:
@@ -53,7 +53,7 @@ def work_through(
             ready = wait([worker.line for worker in busy])
             for worker in busy:
                 if worker.line in ready:
-                    waiting.extend(done(*worker.end()))
+                    waiting.extendleft(reversed([*done(*worker.end())]))
     finally:
         for worker in workers:
             worker.stop()
