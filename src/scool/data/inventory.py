@@ -87,7 +87,7 @@ def fetch(name: str, root: Path, load: Callable[[str], Any] | None = None) -> Pa
         raise DataError(f"{name} cannot be fetched: {_by_hand(dataset, root)}{source}")
     if load is None:
         try:
-            from datasets import load_dataset as load  # pyright: ignore[reportMissingImports]
+            from datasets import load_dataset as load  # pyright: ignore[reportMissingImports, reportAttributeAccessIssue]
         except ImportError:
             raise DataError(
                 f"fetching {name} needs the Hugging Face library: pip install 'scool[hub]', "
