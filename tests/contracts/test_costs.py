@@ -183,6 +183,7 @@ def kinds_twice(r: Round) -> Cost:
 TRAFFIC: dict[str, Callable[[Round], Cost]] = {
     "local": nothing,
     "fedavg": server,
+    "fedavg-ft": server,
     "fedprox": server,
     "ditto": server,
     "pfedme": server,
@@ -213,6 +214,8 @@ TRAFFIC: dict[str, Callable[[Round], Cost]] = {
 }
 
 EPOCHS: dict[str, Callable[[Any], float]] = {
+    # everyone fine-tunes, also who does not take part
+    "fedavg-ft": lambda a: a.sgd.epochs + a.finetune_epochs / a.participation,
     "ditto": lambda a: 2 * a.sgd.epochs,  # the common and the personal model
     "fedrep": lambda a: a.sgd.epochs + a.head_epochs,
     # four kinds, one with a head of its own, of judges and on all samples

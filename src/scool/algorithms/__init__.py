@@ -8,6 +8,7 @@ from scool.algorithms.ditto import Ditto
 from scool.algorithms.dpsgd import DPSGD
 from scool.algorithms.fedamp import FedAMP
 from scool.algorithms.fedavg import FedAvg
+from scool.algorithms.fedavg_ft import FedAvgFT
 from scool.algorithms.fedbn import FedBN
 from scool.algorithms.fedfomo import FedFomo
 from scool.algorithms.fedper import FedPer
@@ -38,6 +39,7 @@ __all__ = [
     "Ditto",
     "FedAMP",
     "FedAvg",
+    "FedAvgFT",
     "FedBN",
     "FedFomo",
     "FedPer",
@@ -58,6 +60,7 @@ AnyAlgorithm: TypeAlias = Any
 METHODS: dict[str, tuple[str, AnyAlgorithm]] = {
     "local": ("every client for itself", LocalOnly()),
     "fedavg": ("one common model through a server", FedAvg()),
+    "fedavg-ft": ("the same, fine-tuned by everyone before it is used", FedAvgFT()),
     "dpsgd": ("gossip on a fixed graph", DPSGD()),
     "fedprox": ("FedAvg, local steps pulled to the common model", FedProx()),
     "fedper": ("a common body, a personal head", FedPer()),
