@@ -1,6 +1,7 @@
 """Damaged records are named, and what is whole serves."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,10 +89,10 @@ def test_a_moved_run_says_where_it_is_now(
 def test_clients_left_out_are_seen_even_where_it_is_quiet(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    federation = poisoned(classification(), 1)
+    federation = replace(poisoned(classification(), 1), client_names=("a", "b", "c", "d"))
     with Console(1, quiet=True) as console:
         result = fit(federation, "linear", LocalOnly(), rounds=1, recorders=[console])
-    assert "client 1 is left out from now on: non-finite inputs" in capsys.readouterr().err
+    assert "client 1 (b) is left out from now on: non-finite inputs" in capsys.readouterr().err
     print_summary(result.summary(), as_json=False)
     assert "(1 of 4 clients out)" in capsys.readouterr().out
 

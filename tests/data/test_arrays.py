@@ -249,6 +249,8 @@ def test_numbers_in_an_array_of_objects_are_numbers() -> None:
 def test_names_of_clients_are_different() -> None:
     with pytest.raises(DataError, match="client_names has 'a' 2 times"):
         from_arrays([client(5)] * 3, client_names=["a", "b", "a"])
+    with pytest.raises(DataError, match="2 client_names for 3 clients: give a name per client"):
+        from_arrays([client(1)] * 3, client_names=["a", "b"])
 
 
 def test_models_of_tokens_and_data_without_say_so() -> None:

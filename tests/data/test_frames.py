@@ -230,6 +230,9 @@ def test_other_tables_are_the_same(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"")
         with pytest.raises(DataError, match="cannot be read as a table"):
             made(tmp_path / name)
+    frame.to_csv(tmp_path / "german.csv", sep=";", index=False)
+    with pytest.raises(DataError, match="separates its columns by ';': save it with commas"):
+        made(tmp_path / "german.csv")
 
 
 @pytest.mark.parametrize(
@@ -276,6 +279,7 @@ def test_columns_with_too_many_categories() -> None:
         ({"id": range(60)}, "outcome", r"'id' has another value in every row, .* drop=\('id',\)"),
         ({"outcome": [0.0, 1.0] * 30}, "outcome", "2 whole numbers stored with a point"),
         ({"outcome": range(60)}, "outcome", "60 different values in 60 rows, each a class"),
+        ({"outcome": [*range(30)] * 2}, "outcome", "30 different values in 60 rows, each a class"),
         ({"outcome": ["a", "b", "b"] * 20}, "outcome", "training rows of one class only"),
         ({"outcome": [1.5] * 60}, "outcome", "3 of 3 clients have one target in all training"),
     ],
@@ -293,5 +297,5 @@ def test_small_clients() -> None:
         f = made(frame)
     assert f.train.sizes.tolist() == [16, 16, 1, 16] and f.test.sizes.tolist()[2] == 0
     said = " ".join(str(w.message) for w in caught)
-    assert "1 of 4 clients have no test samples (clients 2)" in said
+    assert "1 of 4 clients have no test samples (clients 'tiny')" in said
     assert "training rows of one class only ('tiny')" in said

@@ -1,5 +1,6 @@
 """Results, graphs and federations in a notebook, and what is handed on to other programs."""
 
+import copy
 import csv
 import shutil
 import subprocess
@@ -62,6 +63,8 @@ def test_the_graph_is_a_tensor_with_tools(result: scool.Result) -> None:
 def test_tables(result: scool.Result) -> None:
     frame = graph_of(result).to_pandas()
     np.testing.assert_array_equal(frame.to_numpy(), result.graphs[2].numpy())
+    again = copy.deepcopy(graph_of(result))
+    assert again.to_pandas().equals(frame) and again.title == graph_of(result).title
     rounds = result.to_pandas()
     assert list(rounds.index) == [0, 1, 2]
     assert rounds["accuracy_mean"].tolist() == [r["accuracy_mean"] for r in result.history]
@@ -151,6 +154,9 @@ def test_nobody_predicts_from_what_is_not_finite(result: scool.Result, value: fl
     with pytest.raises(ConfigError, match=r"x has 9 of 9 rows .* \(rows 0, 1, 2, 3, 4, ...\)"):
         model.predict(x)
     assert not bool(model(x).isfinite().any())  # the outputs are there for who wants them
+    for odd in ([["a"] * 64], [[1.0], [1.0, 2.0]]):
+        with pytest.raises(ConfigError, match="x is not an array of numbers"):
+            model.predict(odd)
 
 
 def test_a_regression_does_not_predict_from_what_is_not_finite() -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from scool.data.array_reading import Part, Parts, check_shapes, read_client, with_inputs
 from scool.data.build import hold_out, pad_rows
+from scool.data.checks import check_names
 from scool.data.doubts import warn_doubts
 from scool.data.federation import Federation, Split, Task, Truth, group_graph, true_graph
 from scool.data.transform import ImageTransform
@@ -82,6 +83,7 @@ def from_arrays(
     _set_aside(read, "test", test_fraction, seed)
     _set_aside(read, "val", val_fraction, seed)
     names = None if client_names is None else tuple(client_names)
+    check_names(names, len(read))
     warn_doubts(read, task, names)
     train, val, test = (_stack([own[part] for own in read]) for part in ("train", "val", "test"))
     held = _tasks(read, task, num_classes)

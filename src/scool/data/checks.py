@@ -1,5 +1,6 @@
 """Data that no method could learn from are refused when a federation is made."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -89,18 +90,28 @@ def _check_held(federation: "Federation") -> None:
         )
 
 
-def _check_graph(federation: "Federation") -> None:
-    clients, truth, groups = federation.num_clients, federation.truth, federation.groups
-    if groups is not None and tuple(groups.shape) != (clients,):
-        raise DataError(f"groups has shape {tuple(groups.shape)}: give one number per client")
-    if federation.client_names is not None and len(federation.client_names) != clients:
-        raise DataError(f"{len(federation.client_names)} client_names for {clients} clients")
-    names = federation.client_names or ()
+def check_names(names: Sequence[str] | None, clients: int) -> None:
+    """One name for each client, and no name twice.
+
+    Raises:
+        DataError: there are too few or too many, or two are the same.
+    """
+    if names is None:
+        return
+    if len(names) != clients:
+        raise DataError(f"{len(names)} client_names for {clients} clients: give a name per client")
     if twice := sorted({str(name) for name in names if names.count(name) > 1}):
         raise DataError(
             f"client_names has {twice[0]!r} {names.count(twice[0])} times: give each client a name "
             "of its own"
         )
+
+
+def _check_graph(federation: "Federation") -> None:
+    clients, truth, groups = federation.num_clients, federation.truth, federation.groups
+    if groups is not None and tuple(groups.shape) != (clients,):
+        raise DataError(f"groups has shape {tuple(groups.shape)}: give one number per client")
+    check_names(federation.client_names, clients)
     if truth is None:
         return
     if tuple(truth.shape) != (clients, clients):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from scool.data.federation import Task
+from scool.data.tables import quoted
 from scool.errors import first_few
 
 Parts = Mapping[str, tuple[Tensor, Tensor]]  # of one client: inputs and targets of each part
@@ -20,23 +21,28 @@ LARGE = 100.0
 
 def warn_doubts(clients: Sequence[Parts], task: Task, names: Sequence[str] | None) -> None:
     """Missing test samples and numbers, test rows that are also training rows, odd targets."""
-    _warn_untested(clients)
+    _warn_untested(clients, names)
     _warn_gaps(clients, names)
-    _warn_duplicates(clients)
+    _warn_duplicates(clients, names)
     if task == "regression":
-        _warn_targets(clients)
+        _warn_targets(clients, names)
+
+
+def _who(numbers: Sequence[int], names: Sequence[str] | None) -> str:
+    """Clients in a sentence, by name where they have names."""
+    return f"clients {quoted([names[n] for n in numbers]) if names else first_few(numbers)}"
 
 
 def _warn(words: str) -> None:
     warnings.warn(words, stacklevel=5)  # where `from_arrays` was called
 
 
-def _warn_untested(clients: Sequence[Parts]) -> None:
+def _warn_untested(clients: Sequence[Parts], names: Sequence[str] | None) -> None:
     none = [number for number, parts in enumerate(clients) if not len(parts["test"][1])]
     if none:
         _warn(
-            f"{len(none)} of {len(clients)} clients have no test samples (clients "
-            f"{first_few(none)}): they get no score. Raise test_fraction, or bring test data"
+            f"{len(none)} of {len(clients)} clients have no test samples ({_who(none, names)}): "
+            "they get no score. Raise test_fraction, or bring test data"
         )
 
 
@@ -59,14 +65,14 @@ def _finite_rows(values: Tensor) -> Tensor:
     return values.isfinite()[:, None].flatten(1).all(dim=1)
 
 
-def _warn_duplicates(clients: Sequence[Parts]) -> None:
+def _warn_duplicates(clients: Sequence[Parts], names: Sequence[str] | None) -> None:
     counts = [_duplicates(parts) for parts in clients]
     who = [number for number, count in enumerate(counts) if count]
     tested = sum(len(parts["test"][1]) for parts in clients)
     if sum(counts) > max(2, CHANCE * tested):
         _warn(
             f"{sum(counts)} of {tested} test rows are also training rows of the same client "
-            f"(clients {first_few(who)}): scores count what was learned by heart. Remove them, "
+            f"({_who(who, names)}): scores count what was learned by heart. Remove them, "
             "or keep such rows together (group= of scool.from_frame)"
         )
 
@@ -90,7 +96,7 @@ def _rows(part: tuple[Tensor, Tensor]) -> np.ndarray:
     return np.ascontiguousarray(whole).view(f"V{whole.shape[1]}")[:, 0]
 
 
-def _warn_targets(clients: Sequence[Parts]) -> None:
+def _warn_targets(clients: Sequence[Parts], names: Sequence[str] | None) -> None:
     y = torch.cat([parts["train"][1] for parts in clients])
     y = y[_finite_rows(y)]
     mean, spread = float(y.mean().abs()), float(y.std(correction=0))
@@ -98,7 +104,8 @@ def _warn_targets(clients: Sequence[Parts]) -> None:
         _warn(
             f"targets are large (mean {float(y.mean()):.4g}, standard deviation {spread:.4g}), "
             "and training would diverge: standardise them, (y - mean) / deviation by the training "
-            "samples, or use scool.from_frame, which does it and answers in their own unit"
+            "samples, or let scool.from_frame do it (scale='common'), whose answers are in their "
+            "own unit"
         )
     same = [
         number
@@ -108,5 +115,5 @@ def _warn_targets(clients: Sequence[Parts]) -> None:
     if same:
         _warn(
             f"{len(same)} of {len(clients)} clients have the same target in all test samples "
-            f"(clients {first_few(same)}): R^2 is not defined for them; judge by metrics=('rmse',)"
+            f"({_who(same, names)}): R^2 is not defined for them; judge by metrics=('rmse',)"
         )

@@ -30,8 +30,9 @@ def task_of(frame: Any, labels: tuple[str, ...], task: Task | None) -> tuple[Tas
             raise DataError(f"label = {labels} are several columns: classification takes one")
         return "regression", []
     column = frame[labels[0]]
-    is_float = pd.api.types.is_float_dtype(column)
-    if task == "regression" or not is_float:
+    if task is None:
+        _warn_many_classes(column, labels[0])
+    if task == "regression" or not pd.api.types.is_float_dtype(column):
         return task or "classification", []
     is_whole, count = bool((column % 1 == 0).all()), column.nunique()
     if task == "classification":
@@ -51,16 +52,25 @@ def task_of(frame: Any, labels: tuple[str, ...], task: Task | None) -> tuple[Tas
     return "regression", [f"label {labels[0]!r} holds {count} different numbers: regression"]
 
 
+def _warn_many_classes(column: Any, label: str) -> None:
+    """Texts or whole numbers are taken for classes, and these may be quantities."""
+    pd = need("pandas", "a table")
+
+    is_number, count = pd.api.types.is_integer_dtype(column), column.nunique()
+    is_text = not pd.api.types.is_numeric_dtype(column)
+    if count > FEW_CLASSES and (is_number or (is_text and count > len(column) // 2)):
+        warnings.warn(
+            f"label {label!r} has {count} different values in {len(column)} rows, each a class "
+            "of its own: give task='regression' if they are quantities, or "
+            "task='classification' to say so",
+            stacklevel=4,
+        )
+
+
 def classes_of(frame: Any, label: str) -> tuple[np.ndarray, tuple[str, ...]]:
     """(n,) the number of each row's class, and the names of the classes in their order."""
     found = texts(frame[label])
     names = ordered(sorted(set(found)))
-    if len(names) > max(FEW_CLASSES, len(found) // 2):
-        warnings.warn(
-            f"label {label!r} has {len(names)} different values in {len(found)} rows, each a class "
-            "of its own: give task='regression' if they are quantities",
-            stacklevel=3,
-        )
     return numbered(found, names).astype(np.int64), tuple(names)
 
 

@@ -46,6 +46,11 @@ def read_table(path: str | Path) -> Any:
         raise DataError(f"{path} cannot be read as a table ({words}): check the file") from None
     if not len(frame):
         raise DataError(f"{path} has no rows: give a table with a row per sample")
+    if len(frame.columns) == 1 and (found := re.search("[;\t|]", str(frame.columns[0]))):
+        raise DataError(
+            f"{path} separates its columns by {found.group()!r}: save it with commas, or in Python "
+            f"give the table itself, pandas.read_csv(..., sep={found.group()!r})"
+        )
     return frame
 
 

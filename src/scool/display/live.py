@@ -72,6 +72,7 @@ class View:
     rounds: int = 0
     first: int = 0  # rounds done before we looked
     spent: float = 0.0  # seconds since then
+    names: Sequence[str] | None = None  # of the clients
     rows: list[Mapping[str, Any]] = field(default_factory=list)
     density: float | None = None  # part of the possible edges that are in use
     warnings: list[str] = field(default_factory=list)
@@ -82,8 +83,9 @@ class View:
         self.rows.append(row)
         if graph is not None:
             self.density = density(graph)
-        new = [w for key, w in _warnings(row).items() if key not in self._warned]
-        self._warned |= _warnings(row).keys()
+        found = _warnings(row, self.names)
+        new = [words for key, words in found.items() if key not in self._warned]
+        self._warned |= found.keys()
         self.warnings += new
         return new
 
@@ -166,12 +168,12 @@ def density(graph: Matrix) -> float:
     return float(others.sum()) / max(1, len(others) * (len(others) - 1))
 
 
-def _warnings(row: Mapping[str, Any]) -> dict[str, str]:
+def _warnings(row: Mapping[str, Any], names: Sequence[str] | None) -> dict[str, str]:
     """What a person should know of a round, by subject; each is said once."""
-    found = {
-        client: f"client {client} is left out from now on: non-finite {why}"
-        for client, why in (row.get("quarantined") or {}).items()
-    }
+    found: dict[str, str] = {}
+    for client, why in (row.get("quarantined") or {}).items():
+        who = f"{client} ({names[int(client)]})" if names else client
+        found[client] = f"client {who} is left out from now on: non-finite {why}"
     if row.get("fallback"):
         count = int(row["fallback"])
         found["fallback"] = f"round {row['round']}: {count} clients found no peer to learn from"
@@ -220,7 +222,8 @@ class Console:
 
     def start(self, header: Mapping[str, Any], first_round: int) -> None:
         self._began = self._line_at = time.monotonic()
-        self.view = View(header["method"], self.rounds, first_round)
+        names = header.get("client_names")
+        self.view = View(header["method"], self.rounds, first_round, names=names)
 
     def round(self, row: Mapping[str, Any], info: Info) -> None:
         graph = info.get("graph")

@@ -188,7 +188,7 @@ def check_anybody(engine: Engine) -> None:
         why = ", ".join(sorted(set(engine.health.words.values())))
         raise QuarantineError(
             f"all {engine.num_clients} clients are in quarantine (non-finite {why}): nobody is "
-            "left to learn. Lower lr, or clean the data"
+            "left to learn. Standardise inputs and targets, lower lr, or clean the data"
         )
 
 

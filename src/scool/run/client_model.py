@@ -96,7 +96,7 @@ class ClientModel(nn.Module):
             require(self.preprocessing is not None, "x", f"a {type(x).__name__}", remedy)
             assert self.preprocessing is not None
             return torch.from_numpy(self.preprocessing.transform(x))
-        inputs = x if isinstance(x, Tensor) else torch.tensor(np.asarray(x))
+        inputs = x if isinstance(x, Tensor) else _as_tensor(x)
         shape = self.input_shape
         if shape is not None:
             is_fit = tuple(inputs.shape[1:]) == shape
@@ -121,3 +121,18 @@ class ClientModel(nn.Module):
             f"x has {len(rows)} of {len(inputs)} rows that are not finite as {dtype} (rows "
             f"{first_few(rows)}): fix these samples, or leave them out"
         )
+
+
+def _as_tensor(x: Any) -> Tensor:
+    """Arrays and lists of numbers.
+
+    Raises:
+        ConfigError: they hold something else.
+    """
+    try:
+        return torch.tensor(np.asarray(x))
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"x is not an array of numbers (a {type(x).__name__} of {len(x)}): give as many "
+            "numbers for each sample, or a table where the federation was made of one"
+        ) from None

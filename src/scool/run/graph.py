@@ -1,5 +1,6 @@
 """The learned graph with what a person does with it: look, ask, hand it on."""
 
+import copy
 import csv
 import re
 from io import StringIO
@@ -55,6 +56,10 @@ class Graph(Tensor):
         graph.title, graph.client_names = title, client_names
         graph.groups, graph.classes = groups, classes
         return graph
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Graph":
+        about = (self.title, self.client_names, self.groups, self.classes)
+        return Graph.of(self.as_subclass(Tensor).clone(), *copy.deepcopy(about, memo))
 
     def _names(self) -> list[str]:
         return list(self.client_names or map(str, range(len(self))))

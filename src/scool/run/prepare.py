@@ -198,7 +198,7 @@ def prepare(
     if writer := progress.writer:
         ranks.first(lambda: _describe(writer, federation, fixed))
     recorders = order.recorders if ranks.is_first else ()
-    _start(recorders, progress, header)
+    _start(recorders, progress, {**header, "client_names": federation.client_names})
     used = memory_at_start(engine.device)
     return Run(
         settings,
