@@ -10,8 +10,8 @@ from scool.contracts import Evidence, SelfMode
 from scool.data.federation import Federation
 from scool.engine.local import LocalEngine
 from scool.graph.edges import as_matrix
-from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
+from scool.learning.losses import CrossDraw
 from scool.priors import GraphPrior
 from scool.types import Params
 from toys import (

@@ -13,7 +13,7 @@ from typing import Any
 from scool.algorithms.between_rounds import with_between
 from scool.data.catalogue import DataConfig, load
 from scool.engine.local import LocalEngine
-from scool.evaluation.accuracy import evaluate
+from scool.evaluation.scores import evaluate
 from scool.run.config import default_run
 from scool.run.options import with_options
 from scool.run.prepare import prepare_model

@@ -14,10 +14,9 @@ from torch import nn
 from scool.algorithms.scool import SCooL
 from scool.data.catalogue import DataConfig, load
 from scool.engine.local import LocalEngine
-from scool.evaluation.accuracy import evaluate
-from scool.evaluation.graph_error import adjusted_rand
-from scool.learning.cross import CrossDraw
+from scool.evaluation.scores import adjusted_rand, evaluate
 from scool.learning.local_sgd import LocalSGD
+from scool.learning.losses import CrossDraw
 from scool.models import parameters_of
 from scool.priors import SBM
 

@@ -22,8 +22,8 @@ from scool.data.federation import Federation
 from scool.data.images import read_mini_imagenet
 from scool.data.partition import noniid_sbm
 from scool.data.transform import MINI_IMAGENET
-from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
+from scool.learning.losses import CrossDraw
 from scool.priors import SBM, Attention
 from scool.run.loop import fit
 

@@ -23,8 +23,8 @@ from scool.data.sources import from_datasets, from_image_folder, from_npz
 from scool.data.synthetic import synthetic
 from scool.errors import ScoolError
 from scool.evaluation.metrics import Metric
-from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
+from scool.learning.losses import CrossDraw
 from scool.models import ModelConfig
 from scool.priors import MMSBM, SBM, Attention, Dirac
 from scool.run.graph import Graph

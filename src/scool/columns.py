@@ -58,7 +58,8 @@ COLUMNS = (
     Column("messages", "messages", "count", "all rounds", tables=(*_MOST, "csv")),
     Column("seconds", "seconds", "1", "run", tables=(*_MOST, "ls", "csv")),
 )
-LAST = tuple(column for column in COLUMNS if column.of == "last round")
+LAST = {column.name: column.field for column in COLUMNS if column.of == "last round"}
+"""The numbers of the last round, and their fields in the records of a round."""
 
 
 def shown(table: str) -> list[Column]:

@@ -7,7 +7,7 @@ the work of many clients with few neighbours does not grow with the square of K.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from scool.data.federation import Task
 from scool.graph.edges import Edges, Matrix
 from scool.health import Health, Reason
-from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Pull
-from scool.learning.losses import Loss
-from scool.ledger import Ledger
+from scool.learning.losses import CrossDraw, Loss
 from scool.types import Info, Params, Tree
+
+if TYPE_CHECKING:
+    from scool.engine.ledger import Ledger
 
 Split = Literal["train", "val", "test"]
 Route = Literal["peers", "server", "held"]  # held: it has been sent before, nothing travels
@@ -212,7 +213,7 @@ class Engine(Protocol):
         ...
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> "Ledger":
         """What the verbs have cost since the last round was closed: messages, bytes, samples."""
         ...
 

@@ -7,8 +7,8 @@ from reference.judged import loss_on, weighted
 from reference.local_steps import local_steps, size_of, stacked
 from scool.algorithms import PENS
 from scool.errors import ConfigError
-from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
+from scool.learning.losses import CrossDraw
 from toys import (
     SIZES,
     assert_trees_close,

@@ -16,8 +16,8 @@ from scool.contracts import Evidence, SelfMode
 from scool.engine.local import LocalEngine
 from scool.errors import ConfigError
 from scool.graph.edges import Edges
-from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
+from scool.learning.losses import CrossDraw
 from scool.models import parameters_of
 from scool.priors import SBM, Attention, Dirac
 from toys import (

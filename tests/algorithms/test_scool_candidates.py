@@ -8,15 +8,15 @@ import torch
 
 from scool.algorithms import SCooL
 from scool.data.synthetic import synthetic
-from scool.engine.edges import model_bytes
+from scool.engine.ledger import model_bytes
 from scool.engine.local import LocalEngine
 from scool.errors import ConfigError
-from scool.evaluation.graph_error import graph_l1
+from scool.evaluation.scores import graph_l1
 from scool.graph.edges import as_matrix
 from scool.graph.neighbours import keep_top
 from scool.health import Reason
-from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
+from scool.learning.losses import CrossDraw
 from scool.models import linear, parameters_of
 from scool.priors import MMSBM, SBM, Attention, Dirac
 from scool.recording.checkpoint import flatten, unflatten

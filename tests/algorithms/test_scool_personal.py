@@ -11,8 +11,8 @@ from scool.algorithms import LocalOnly, SCooL
 from scool.cli.main import dispatch
 from scool.contracts import Evidence, SelfMode
 from scool.errors import ConfigError
-from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
+from scool.learning.losses import CrossDraw
 from scool.priors import SBM, Attention, Dirac, GraphPrior
 from scool.recording.checkpoint import flatten, unflatten
 from scool.types import Params, Tree

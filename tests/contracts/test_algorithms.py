@@ -14,7 +14,7 @@ from scool.contracts import Engine
 from scool.data.catalogue import DataConfig
 from scool.data.federation import Federation
 from scool.errors import DataError
-from scool.evaluation.accuracy import evaluate
+from scool.evaluation.scores import evaluate
 from scool.graph.edges import as_matrix
 from scool.models import ModelConfig
 from scool.recording.checkpoint import flatten, save_checkpoint, unflatten

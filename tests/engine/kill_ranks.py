@@ -31,7 +31,7 @@ from scool.recording.checkpoint import HOLDER
 from scool.recording.disk import LOCK
 from scool.recording.folder import METRICS, TIMING, RunFolder
 from scool.recording.verify import verify_run
-from scool.version import source_commit
+from scool.run.identity import source_commit
 
 ROUNDS = 40
 OPTIONS = (

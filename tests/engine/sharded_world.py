@@ -22,8 +22,8 @@ from scool.contracts import Engine
 from scool.data.catalogue import DataConfig
 from scool.engine.ranks.group import Ranks, join_group, leave_group
 from scool.engine.sharded import ShardedEngine
-from scool.evaluation.accuracy import evaluate
 from scool.evaluation.metrics import chosen_metrics
+from scool.evaluation.scores import evaluate
 from scool.graph.edges import as_matrix
 from scool.models import parameters_of
 from scool.run.config import default_run

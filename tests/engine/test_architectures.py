@@ -21,10 +21,9 @@ from scool.engine.steps.local_steps import stacked_gradient, vmap_gradient
 from scool.engine.steps.phases import Batch
 from scool.engine.steps.stacked import stack_module
 from scool.errors import ModelError
-from scool.evaluation.accuracy import correct
-from scool.learning.cross import CrossDraw
+from scool.evaluation.scores import correct
 from scool.learning.local_sgd import LocalSGD, plan_batches
-from scool.learning.losses import LOSSES, cross_entropy
+from scool.learning.losses import LOSSES, CrossDraw, cross_entropy
 from scool.models import Functional
 from scool.models.looped import LoopWarning
 from scool.types import Tree

@@ -18,7 +18,7 @@ from engine.sharded_world import sharded
 from scool.algorithms import METHODS, FedAvg, FedBN, FedPer, LocalOnly, SCooL
 from scool.algorithms.shared.sharing import mix_updates
 from scool.engine.steps import formulation
-from scool.evaluation.accuracy import correct
+from scool.evaluation.scores import correct
 from scool.learning.local_sgd import LocalSGD
 from scool.models import parameters_of
 from scool.models.norms import ClientNorm, is_statistic

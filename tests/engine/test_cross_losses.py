@@ -13,8 +13,8 @@ from scool.data.arrays import from_arrays
 from scool.data.federation import Federation
 from scool.data.transform import ImageTransform
 from scool.errors import ConfigError
-from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, draw_samples
+from scool.learning.losses import CrossDraw
 from scool.randomness import derive, uniform
 from toys import (
     SIZES,

@@ -10,9 +10,9 @@ from torch.func import functional_call
 
 from engine.naive import mean_loss, naive_training
 from scool.data.arrays import from_arrays
-from scool.evaluation.accuracy import correct
-from scool.learning.cross import CrossDraw
+from scool.evaluation.scores import correct
 from scool.learning.local_sgd import LocalSGD, plan_batches
+from scool.learning.losses import CrossDraw
 from scool.models.stack import StreamDropout
 from toys import (
     SIZES,

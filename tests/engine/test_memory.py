@@ -10,9 +10,9 @@ from scool.engine.device import Capacity, MemoryWarning
 from scool.engine.local import LocalEngine
 from scool.engine.steps.phases import Phase
 from scool.errors import ModelError
-from scool.evaluation.accuracy import correct
-from scool.learning.cross import CrossDraw
+from scool.evaluation.scores import correct
 from scool.learning.local_sgd import LocalSGD
+from scool.learning.losses import CrossDraw
 from toys import assert_trees_close, classification, scattered, start, tanh_net
 
 SGD = LocalSGD(lr=0.1, epochs=2, batch_size=4)

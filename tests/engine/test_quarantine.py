@@ -11,8 +11,8 @@ from scool.engine.device import resolve_device
 from scool.engine.local import LocalEngine
 from scool.errors import ConfigError, QuarantineError
 from scool.health import Reason
-from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
+from scool.learning.losses import CrossDraw
 from scool.models import parameters_of
 from toys import (
     SIZES,

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from engine.sharded_world import SPLIT, all_steps, cases, sharded
 from scool.engine.common import mixer
-from scool.engine.edges import edges_of
+from scool.engine.ledger import edges_of
 from scool.engine.local import LocalEngine
 from scool.engine.ranks.group import Ranks
 from scool.engine.ranks.placement import Placement, better_placement, cut

@@ -14,9 +14,8 @@ from scool.engine.local import LocalEngine
 from scool.engine.steps.cpu_images import LARGE
 from scool.errors import ConfigError
 from scool.graph.edges import Edges
-from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Pull, plan_batches
-from scool.learning.losses import LOSSES
+from scool.learning.losses import LOSSES, CrossDraw
 from scool.models import parameters_of
 from scool.types import Params, Tree
 from toys import (

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from scool.data.arrays import from_arrays
-from scool.evaluation.accuracy import correct, evaluate
-from scool.evaluation.graph_error import adjusted_rand, communities, graph_l1
+from scool.evaluation.scores import adjusted_rand, communities, correct, evaluate, graph_l1
 from scool.graph.normalise import normalise_rows
 from toys import classification, regression, scattered, softmax_regression, start
 

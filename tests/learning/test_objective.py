@@ -16,9 +16,8 @@ from scool.algorithms import FedAvg, LocalOnly
 from scool.data.federation import Federation
 from scool.engine.local import LocalEngine
 from scool.errors import ConfigError, RunError
-from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, plan_batches
-from scool.learning.losses import Objective, focal, weight_words
+from scool.learning.losses import CrossDraw, Objective, focal, weight_words
 from scool.models import parameters_of
 from toys import (
     assert_trees_close,

@@ -13,7 +13,7 @@ from scool import DPSGD, IFCA, MMSBM, SPDB, FedFomo, LocalOnly, LocalSGD, SCooL,
 from scool.data.arrays import from_arrays
 from scool.data.federation import Federation
 from scool.errors import QuarantineError
-from scool.evaluation.accuracy import Scores
+from scool.evaluation.scores import Scores
 from scool.graph.normalise import without
 from scool.health import Reason
 from scool.priors import SBM

@@ -18,9 +18,9 @@ from scool.priors import SBM
 from scool.recording.checkpoint import save_checkpoint
 from scool.recording.disk import LOCK, is_written, writing
 from scool.run import prepare
+from scool.run.identity import source_commit
 from scool.run.loop import Interrupted
 from scool.run.progress import Progress
-from scool.version import source_commit
 from toys import (
     assert_trees_equal,
     classification,

@@ -12,7 +12,7 @@ from records import make_old, write_runs, write_sealed
 from scool.data.catalogue import DataConfig, load
 from scool.data.federation import Federation
 from scool.errors import ConfigError, DataError, RunError
-from scool.evaluation.accuracy import evaluate
+from scool.evaluation.scores import evaluate
 from scool.models import ModelConfig
 from scool.run.config import Settings
 from scool.run.loop import Interrupted, carry_out

@@ -25,7 +25,7 @@ from scool.algorithms.scool import SCooL
 from scool.algorithms.spdb import SPDB
 from scool.algorithms.tracks import Tracks
 from scool.algorithms.truth import Truth
-from scool.learning.cross import CrossDraw
+from scool.learning.losses import CrossDraw
 from scool.priors import MMSBM, SBM, Attention, Dirac
 
 __all__ = [

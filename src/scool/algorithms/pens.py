@@ -10,8 +10,8 @@ from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
 from scool.graph.neighbours import keep_top, num_kept
 from scool.graph.normalise import normalise_rows
-from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
+from scool.learning.losses import CrossDraw
 from scool.randomness import derive, uniform
 from scool.types import Info, Params, Tree
 

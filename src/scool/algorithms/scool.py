@@ -28,8 +28,8 @@ from scool.graph.neighbours import (
     pairs_with,
 )
 from scool.graph.normalise import Mixing, Weighting, mixing_weights
-from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
+from scool.learning.losses import CrossDraw
 from scool.models.norms import is_statistic
 from scool.priors import SBM, AnyPrior, Dirac
 from scool.priors.base import check_posterior

@@ -16,10 +16,10 @@ from scool.algorithms.scool import SCooL
 from scool.bench.scale_out import CLASSES, INPUTS, noise
 from scool.engine.local import LocalEngine
 from scool.errors import RunError, require
-from scool.evaluation.accuracy import evaluate
+from scool.evaluation.scores import evaluate
 from scool.isolation import python_command
-from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
+from scool.learning.losses import CrossDraw
 from scool.models import linear, parameters_of
 from scool.priors import SBM
 

@@ -18,15 +18,15 @@ from torch import Tensor
 from torch.distributed import FileStore  # pyright: ignore
 
 from scool.data.federation import Federation, Split
-from scool.engine.edges import edges_of
+from scool.engine.ledger import edges_of
 from scool.engine.ranks.group import Ranks, join_group, leave_group
 from scool.engine.ranks.placement import better_placement, check_ranks
 from scool.engine.sharded import ShardedEngine
 from scool.errors import RunError, require
-from scool.evaluation.accuracy import evaluate
+from scool.evaluation.scores import evaluate
 from scool.isolation import python_command
-from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
+from scool.learning.losses import CrossDraw
 from scool.models import mlp, parameters_of
 
 CLIENTS = (100, 1000, 10_000)

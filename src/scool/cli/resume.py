@@ -9,7 +9,7 @@ import tyro
 
 from scool.cli.arguments import Plugged, first_free, take_plugins
 from scool.cli.compare import finish, is_comparison
-from scool.cli.ranks import goes_on, leading
+from scool.cli.ranks import leading
 from scool.cli.run import carry_out, print_summary
 from scool.errors import RunError
 from scool.recording.folder import RunFolder
@@ -57,7 +57,7 @@ def resume(arguments: Sequence[str]) -> int:
             kept = {**header["result"], "run_dir": str(folder.path)}  # it may have been moved
             print_summary(kept, command.json)
         return 0
-    return carry_out(config, folder.path, command, command.ranks, lambda: True)
+    return carry_out(config, folder.path, command, command.ranks, resume=True)
 
 
 def rerun(arguments: Sequence[str]) -> int:
@@ -72,7 +72,7 @@ def rerun(arguments: Sequence[str]) -> int:
     check_sources(_plugin_of(folder.header), folder.path, is_new=True)
     config = config_of(folder.header, folder.path)
     out = command.out or _beside(folder.path)
-    return carry_out(config, out, command, command.ranks, lambda: goes_on(command.out))
+    return carry_out(config, out, command, command.ranks, asked=command.out)
 
 
 def _plugin_of(header: Mapping[str, Any]) -> dict[str, Source]:

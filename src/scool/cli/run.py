@@ -1,7 +1,9 @@
 """`scool run METHOD`: one method on one federation."""
 
 import json as json_module
+import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +12,6 @@ import tyro
 
 from scool.algorithms import METHODS, AnyAlgorithm, LocalOnly
 from scool.cli.arguments import Recorded, Shown, configure, peek, read_toml, take_plugins
-from scool.cli.ranks import goes_on, leading
 from scool.contracts import Recorder
 from scool.data.catalogue import DataConfig
 from scool.display.live import Console
@@ -95,9 +96,7 @@ def run(arguments: Sequence[str]) -> int:
     config = RunConfig(method, command.algorithm, command.settings)
     out = command.folder(f"{method}-{command.settings.data.dataset}")
     trackers = chosen_trackers(command, out)
-    return carry_out(
-        config, out, command, command.ranks, lambda: goes_on(command.out), recorders=trackers
-    )
+    return carry_out(config, out, command, command.ranks, recorders=trackers, asked=command.out)
 
 
 def carry_out(
@@ -105,15 +104,21 @@ def carry_out(
     out: Path,
     shown: Shown,
     ranks: int,
-    resume: Callable[[], bool],
+    *,
+    asked: Path | None = None,
+    resume: bool = False,
     recorders: Sequence[Recorder] = (),
 ) -> int:
-    """Do a run, by several ranks if asked for, and print its result."""
-    with (
-        leading(ranks, config.settings.data.num_clients),
-        Console(config.settings.rounds, quiet=shown.quiet) as console,
-    ):
-        result = execute(config, out=out, resume=resume(), recorders=[console, *recorders])
+    """Do a run, by several ranks if asked for, and print its result. `asked` is the folder that a
+    person named, which a restart by torchrun goes on in."""
+    with ExitStack() as held:
+        if ranks != 1 or "WORLD_SIZE" in os.environ:  # torchrun sets it
+            from scool.cli.ranks import goes_on, leading
+
+            held.enter_context(leading(ranks, config.settings.data.num_clients))
+            resume = resume or goes_on(asked)
+        console = held.enter_context(Console(config.settings.rounds, quiet=shown.quiet))
+        result = execute(config, out=out, resume=resume, recorders=[console, *recorders])
     print_summary(result.summary(), shown.json)
     return 0
 

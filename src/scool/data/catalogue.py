@@ -8,16 +8,23 @@ from typing import Any, Literal
 from scool.data.build import from_partition
 from scool.data.datasets import DATASETS as DATASETS
 from scool.data.datasets import Dataset as Dataset
-from scool.data.datasets import find as find
 from scool.data.digits import TEST_SIZE, digits, digits_by_class
 from scool.data.federation import Federation, Task, Truth
-from scool.data.own_table import TableOptions, load_table, looked_at, refuse_without_file
+from scool.data.own_table import TableOptions, load_table, looked_at
 from scool.data.owners import OWNERS
 from scool.data.partition import keep_some, share_out
 from scool.data.synthetic import synthetic
-from scool.errors import check_fields, require
+from scool.errors import check_fields, require, unknown
 
 Partition = Literal["auto", "permuted", "noniid", "sbm", "dirichlet", "iid"]
+
+
+def find(name: str) -> Dataset:
+    """The entry of a dataset; an unknown name is refused with the nearest one."""
+    name = name.replace("_", "-")
+    if name not in DATASETS:
+        unknown("dataset", name, DATASETS)
+    return DATASETS[name]
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,9 @@ class DataConfig:
         else:
             is_named = self.dataset.replace("_", "-") == "own-table"
             require(not is_named, "dataset", self.dataset, "give the file: --data FILE")
-            refuse_without_file(self.table)
+            for name, value in vars(self.table).items():
+                is_default = value == getattr(TableOptions, name)
+                require(is_default, name, value, "it needs --data FILE, a table of your own")
         owners = OWNERS.get(self.dataset.replace("_", "-"))
         if owners is not None:
             object.__setattr__(self, "task", owners.task)

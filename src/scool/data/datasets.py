@@ -20,7 +20,6 @@ from scool.data.images import (
 from scool.data.labelled import Labelled
 from scool.data.owners import OWNERS
 from scool.data.transform import ImageTransform
-from scool.errors import unknown
 
 
 class Hub(NamedTuple):
@@ -132,11 +131,3 @@ DATASETS |= {
     for name, entry in OWNERS.items()
 }
 DATASETS["shakespeare"] = replace(DATASETS["shakespeare"], model="tokens", rate=0.2)
-
-
-def find(name: str) -> Dataset:
-    """The entry of a dataset; an unknown name is refused with the nearest one."""
-    name = name.replace("_", "-")
-    if name not in DATASETS:
-        unknown("dataset", name, DATASETS)
-    return DATASETS[name]

@@ -11,7 +11,7 @@ from scool.data.frames import from_frame
 from scool.data.labels import task_of
 from scool.data.preprocessing import Missing, Scale
 from scool.data.tables import check_columns, digest_of, read_table, texts
-from scool.errors import ConfigError, DataError, Note, require
+from scool.errors import ConfigError, DataError, Note
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,3 @@ def load_table(
     for words in federation.notes:
         warnings.warn(words, Note, stacklevel=2)
     return federation
-
-
-def refuse_without_file(table: TableOptions) -> None:
-    """Options that would be silently ignored are a mistake."""
-    for field, value in vars(table).items():
-        default = getattr(TableOptions, field)
-        require(value == default, field, value, "it needs --data FILE, a table of your own")

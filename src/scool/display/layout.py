@@ -10,7 +10,7 @@ from torch import Tensor
 
 from scool.display.order import by_label
 from scool.display.records import RunRecord
-from scool.evaluation.graph_error import communities
+from scool.evaluation.scores import communities
 from scool.graph.normalise import normalise_rows
 
 

@@ -13,7 +13,8 @@ from scool.attendance import Attendance
 from scool.contracts import VERBS, MatrixT, Products, Route, Split, Trained, Updates
 from scool.data.build import without_validation
 from scool.data.federation import Federation
-from scool.engine.edges import (
+from scool.engine.ledger import (
+    Ledger,
     PairList,
     count_cross,
     count_cross_gradient,
@@ -32,10 +33,8 @@ from scool.errors import ConfigError, first_few
 from scool.graph.edges import Edges, Matrix
 from scool.graph.normalise import edges_without, without
 from scool.health import Health, Reason
-from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Pull, Rule
-from scool.learning.losses import Objective
-from scool.ledger import Ledger
+from scool.learning.losses import CrossDraw, Objective
 from scool.types import Params, Tree, flat
 
 LARGE = 500 * 500  # weights from which on it pays to look for zeros

@@ -19,7 +19,7 @@ from scool.engine.device import (
     samples_at_once,
     tensor_cores,
 )
-from scool.engine.edges import PairList
+from scool.engine.ledger import PairList
 from scool.engine.scoring import (
     Drawn,
     client_metric,
@@ -41,9 +41,8 @@ from scool.engine.steps.phases import (
 )
 from scool.graph.edges import Edges
 from scool.health import BROKEN_DATA, broke_in
-from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Rule
-from scool.learning.losses import Objective
+from scool.learning.losses import CrossDraw, Objective
 from scool.models.norms import norm_names, with_client_norms
 from scool.models.stack import with_streams
 from scool.types import Tree, flat

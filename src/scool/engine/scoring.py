@@ -10,14 +10,13 @@ from torch.func import grad, vmap
 from scool.contracts import PerClient, PerSample
 from scool.data.federation import Task
 from scool.engine.device import tensor_cores
-from scool.engine.edges import PairList
+from scool.engine.ledger import PairList
 from scool.engine.steps.formulation import Formulation
 from scool.engine.steps.local_steps import split_statistics
 from scool.engine.steps.phases import Batch, Samples, are_finite
 from scool.errors import require
-from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import draw_samples
-from scool.learning.losses import Loss, Objective, sample_count, with_label_noise
+from scool.learning.losses import CrossDraw, Loss, Objective, sample_count, with_label_noise
 from scool.models import Functional
 from scool.randomness import derive
 from scool.types import Params, Tree

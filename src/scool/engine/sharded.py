@@ -15,7 +15,7 @@ from scool.contracts import PerClient, PerSample, Trained
 from scool.contracts import Split as SplitName
 from scool.data.federation import Federation
 from scool.engine.common import CommonVerbs, Compare, mixer
-from scool.engine.edges import (
+from scool.engine.ledger import (
     PairList,
     edges_of,
     to_matrix,
@@ -28,9 +28,8 @@ from scool.engine.scoring import Drawn, suits_dense
 from scool.engine.steps.formulation import Precision
 from scool.graph.edges import Edges, Matrix
 from scool.health import Reason
-from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD, Rule
-from scool.learning.losses import Objective
+from scool.learning.losses import CrossDraw, Objective
 from scool.types import Tree, flat
 
 SETTLED = 10  # rounds between two moves of clients from rank to rank

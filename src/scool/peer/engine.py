@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from scool.contracts import MatrixT, PerClient, PerSample, Split, Trained
 from scool.data.federation import Federation
 from scool.engine.common import CommonVerbs, mixer
-from scool.engine.edges import PairList
+from scool.engine.ledger import PairList
 from scool.engine.local import LocalEngine
 from scool.engine.ranks.placement import cut
 from scool.engine.steps.formulation import Precision
 from scool.errors import ConfigError
 from scool.graph.edges import Edges
 from scool.health import Reason
-from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import Rule
+from scool.learning.losses import CrossDraw
 from scool.peer.data import About, pooled_variance
 from scool.peer.offered import VERBS
 from scool.peer.post import PeerError, Post

@@ -7,11 +7,11 @@ import torch
 
 from scool.contracts import Split
 from scool.data.federation import Federation
-from scool.engine.edges import PairList
+from scool.engine.ledger import PairList
 from scool.engine.local import LocalEngine
 from scool.engine.scoring import Drawn, suits_dense
 from scool.engine.steps.phases import Samples
-from scool.learning.cross import CrossDraw
+from scool.learning.losses import CrossDraw
 from scool.peer.data import PARTS
 from scool.types import Params
 

@@ -109,7 +109,7 @@ def read_lines(path: Path, check: Callable[[Any], None], before: str | None = No
 _ROUND: dict[str, Kind] = {
     **dict.fromkeys(("round", "messages", "bytes"), COUNT),
     **dict.fromkeys(("epochs", "seconds"), NUMBER),
-    **dict.fromkeys((*(c.field for c in LAST), "edges", "fallback", "diverged"), or_null(NUMBER)),
+    **dict.fromkeys((*LAST.values(), "edges", "fallback", "diverged"), or_null(NUMBER)),
     "scores": or_null(list_of(or_null(NUMBER), "a list of finite numbers and nulls")),
     "blocks": or_null(list_of(or_null(COUNT), "a list of whole numbers and nulls")),
     "traffic": table_of(NUMBER, "a table of numbers"),

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from scool.data.preprocessing import Preprocessing, is_table
 from scool.data.transform import ImageTransform
 from scool.errors import ConfigError, first_few, require
-from scool.evaluation.accuracy import own_outputs
+from scool.evaluation.scores import own_outputs
 
 BATCH = 4096
 """Samples that a model answers at a time."""

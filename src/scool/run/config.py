@@ -12,8 +12,8 @@ from scool.contracts import Recorder
 from scool.data.catalogue import DataConfig, find, load
 from scool.data.federation import Federation
 from scool.errors import ConfigError, RunError, unknown
-from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
+from scool.learning.losses import CrossDraw
 from scool.models import ModelConfig
 from scool.run.checks import as_method, completed
 from scool.run.identity import check_gone, modern

@@ -1,10 +1,14 @@
-"""Which run a record is of: its identity, and records of older versions, whose options had other
-names."""
+"""Which run a record is of: its identity, the source that made it, and records of older versions,
+whose options had other names."""
 
 import hashlib
 import json
+import os
+import subprocess
 from collections.abc import Mapping
 from dataclasses import is_dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +21,8 @@ from scool.errors import ConfigError, RunError
 from scool.recording.folder import RunFolder
 from scool.run.options import as_dict, neutral
 from scool.types import Params
+
+PACKAGE = Path(__file__).parents[1]
 
 RENAMED = {
     "algorithm.precision": "algorithm.model_precision",
@@ -192,3 +198,27 @@ def _agree(before: Any, now: Any, plain: Any) -> bool:
         return False
     then = {name: before.get(name, plain.get(name, value)) for name, value in now.items()}
     return all(_agree(then[name], value, plain.get(name, {})) for name, value in now.items())
+
+
+@cache
+def source_commit() -> str | None:
+    """The commit of the clone that scool runs from, with a `+` where files of the package have
+    changed since or are new. None where git cannot say: an installed package, no git, a clone that
+    belongs to somebody else."""
+    if _git("ls-files", "--error-unmatch", "__init__.py") is None:
+        return None  # the package lies in no repository, or inside one of another project
+    commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "--", ".")
+    return commit + "+" if commit and changes else commit
+
+
+def _git(*words: str) -> str | None:
+    """What git says of the package; None where it cannot."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    command = ["git", "--no-optional-locks", "-C", str(PACKAGE), *words]
+    try:
+        found = subprocess.run(
+            command, capture_output=True, text=True, timeout=10, check=True, env=own
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()

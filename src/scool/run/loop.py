@@ -17,7 +17,7 @@ from scool.data.federation import Federation
 from scool.engine.device import fitting_threads, memory_used
 from scool.engine.processes import Processes, processes
 from scool.errors import RankLost, RunError, ScoolError, require
-from scool.evaluation.accuracy import evaluate
+from scool.evaluation.scores import evaluate
 from scool.graph.edges import Edges, Matrix
 from scool.run.checks import as_method, as_mixed, check_anybody, checked_step, warn_quarantined
 from scool.run.options import Changes, RunSettings, with_changes

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from scool.errors import ModelError, need
-from scool.evaluation.accuracy import own_outputs
+from scool.evaluation.scores import own_outputs
 from scool.run.client_model import ClientModel
 
 

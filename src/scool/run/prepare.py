@@ -38,12 +38,12 @@ from scool.recording.models import FIXED
 from scool.recording.seals import FORMAT, identity_seal
 from scool.recording.writer import RecordKeeper, RunWriter
 from scool.run.checks import check_test, check_verbs, checked_model, remarks
-from scool.run.identity import identity_of
+from scool.run.identity import identity_of, source_commit
 from scool.run.options import RunSettings, as_dict
 from scool.run.progress import Progress, open_run
 from scool.run.start import begin_from
 from scool.types import Params
-from scool.version import __version__, source_commit
+from scool.version import __version__
 
 Model = nn.Module | str | ModelConfig | Callable[[], nn.Module]
 EngineMaker = Callable[[Federation, nn.Module, RunSettings], Engine]

@@ -225,7 +225,7 @@ class Result:
             "rounds": self.rounds,
             "seed": self.seed,
             "seconds": round(self.seconds, 3),
-            **{column.name: last.get(column.field) for column in LAST},
+            **{name: last.get(field) for name, field in LAST.items()},
             "bytes_sent": self.bytes_sent,
             "messages": self.messages,
             "epochs": self.epochs,

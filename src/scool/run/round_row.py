@@ -6,8 +6,7 @@ from torch import Tensor
 
 from scool.contracts import Engine
 from scool.data.federation import Federation
-from scool.evaluation.accuracy import Scores
-from scool.evaluation.graph_error import adjusted_rand, communities, graph_l1
+from scool.evaluation.scores import Scores, adjusted_rand, communities, graph_l1
 from scool.graph.edges import SMALL, Edges, Matrix, as_matrix
 from scool.run.result import finite, spread
 from scool.types import Info

@@ -2,8 +2,8 @@
 
 from scool.contracts import Engine
 from scool.errors import DataError, require
-from scool.learning.cross import CrossDraw
 from scool.learning.local_sgd import LocalSGD
+from scool.learning.losses import CrossDraw
 
 WHOLE = CrossDraw(cross_samples=0, cross_augment=False)
 """All samples as they are: what a model is judged by where nobody else waits for the answer."""

@@ -6,7 +6,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from scool.engine.edges import PairList, model_bytes
+from scool.engine.ledger import PairList, model_bytes
 from scool.engine.ranks.group import Ranks
 from scool.engine.ranks.placement import Placement
 from scool.types import Tree

@@ -14,9 +14,9 @@ import torch.distributed.nn.functional  # see join_group
 from torch import Tensor
 from torch.distributed import Store  # pyright: ignore
 
+from scool.engine.ledger import Ledger
 from scool.engine.processes import Processes
 from scool.errors import RankLost, RunError, ScoolError
-from scool.ledger import Ledger
 from scool.types import Tree
 
 T = TypeVar("T")

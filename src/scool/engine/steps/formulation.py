@@ -89,9 +89,11 @@ class Formulation:
         self._fused = fused if fused is not None and self._may_fuse(module, fused) else None
         stacked = stacked if self.is_cuda else None
         self._is_stacked = stacked is not None
-        self._has_workers = not self.is_cuda and suits_workers(module)
+        is_convolutional = any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules())
+        on_images = is_convolutional and not self.is_cuda
+        self._has_workers = on_images and suits_workers(module)
         self._is_chunked = False
-        if not self.is_cuda and not self._has_workers and (grouped := group_module(module)):
+        if on_images and not self._has_workers and (grouped := group_module(module)):
             stacked, self._is_chunked = grouped, True
         self._gradient = (
             vmap_gradient(self.model, loss) if stacked is None else stacked_gradient(stacked, loss)

@@ -1,6 +1,5 @@
 """Which state of the source made a record."""
 
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scool import version
+from scool.run import identity
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not here")
 
@@ -23,25 +22,20 @@ def only_repositories_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def clone(tmp_path: Path) -> Path:
-    """A repository with a package that has the module."""
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with a package in it."""
     package = tmp_path / "package"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "version.py").write_bytes(Path(version.__file__).read_bytes())
     (tmp_path / "README.md").touch()
     git(tmp_path, "init")
+    monkeypatch.setattr(identity, "PACKAGE", package)
     return tmp_path
 
 
-def commit_of(clone: Path) -> str | None:
-    """What the module says there."""
-    path = clone / "package" / "version.py"
-    spec = importlib.util.spec_from_file_location("somewhere", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.source_commit()
+def commit_now() -> str | None:
+    """What is said now, not what is remembered."""
+    return identity.source_commit.__wrapped__()
 
 
 def git(folder: Path, *words: str) -> str:
@@ -56,17 +50,17 @@ def test_a_clone_has_a_commit_and_says_if_the_package_was_changed(clone: Path) -
     git(clone, "commit", "-m", "first")
     git(clone, "tag", "-a", "v1", "-m", "the name of a tag would not last")
     first = git(clone, "rev-parse", "HEAD")
-    assert commit_of(clone) == first and len(first) == 40
+    assert commit_now() == first and len(first) == 40
     (clone / "README.md").write_text("changed: no part of the package")
-    assert commit_of(clone) == first
+    assert commit_now() == first
     (clone / "package" / "method.py").write_text("new")
-    assert commit_of(clone) == first + "+"
+    assert commit_now() == first + "+"
     git(clone, "add", ".")
     git(clone, "commit", "-m", "second")
     second = git(clone, "rev-parse", "HEAD")
-    assert commit_of(clone) == second != first
+    assert commit_now() == second != first
     (clone / "package" / "method.py").write_text("changed")
-    assert commit_of(clone) == second + "+"
+    assert commit_now() == second + "+"
 
 
 def test_a_hook_of_another_repository_does_not_confuse_it(
@@ -78,16 +72,16 @@ def test_a_hook_of_another_repository_does_not_confuse_it(
     git(other, "init")
     first = git(clone, "rev-parse", "HEAD")
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
-    commit = commit_of(clone)
+    commit = commit_now()
     assert commit is not None and commit.startswith(first)
 
 
 def test_what_is_no_clone_has_none(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     git(clone, "commit", "--allow-empty", "-m", "somebody else's")
-    assert commit_of(clone) is None  # a package that is not of this repository
+    assert commit_now() is None  # a package that is not of this repository
     git(clone, "add", ".")
-    assert commit_of(clone) is not None
+    assert commit_now() is not None
     shutil.rmtree(clone / ".git")
-    assert commit_of(clone) is None
+    assert commit_now() is None
     monkeypatch.setenv("PATH", "")
-    assert commit_of(clone) is None  # no git
+    assert commit_now() is None  # no git

@@ -1,10 +1,8 @@
-"""Pairs of clients in the engines' own hands, and what each meeting costs.
-
-Costs are counted as if each client were a machine of its own, in one place, so that all engines
-count alike.
-"""
+"""Pairs of clients that meet, and what each meeting costs: counted at the engine's verbs, for every
+method and every engine alike, as if each client were a machine of its own."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -12,8 +10,41 @@ from torch import Tensor
 
 from scool.contracts import Route
 from scool.graph.edges import Edges, Matrix
-from scool.ledger import Ledger
 from scool.types import Tree
+
+
+@dataclass
+class Ledger:
+    """Traffic by purpose. One float of a float32 model is four bytes; framing is not counted."""
+
+    messages: dict[str, int] = field(default_factory=dict)
+    bytes: dict[str, int] = field(default_factory=dict)
+    samples: int = 0  # training samples that gradients were taken of, over all clients and models
+
+    def add(self, purpose: str, messages: int, bytes_each: int) -> None:
+        """Count `messages` messages of `bytes_each` bytes."""
+        self.messages[purpose] = self.messages.get(purpose, 0) + messages
+        self.bytes[purpose] = self.bytes.get(purpose, 0) + messages * bytes_each
+
+    def add_samples(self, samples: int) -> None:
+        """Count gradients of so many training samples."""
+        self.samples += samples
+
+    @property
+    def total_messages(self) -> int:
+        return sum(self.messages.values())
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.bytes.values())
+
+    def close_round(self) -> "Ledger":
+        """The traffic since the last call; counting starts again."""
+        closed = Ledger(dict(self.messages), dict(self.bytes), self.samples)
+        self.messages.clear()
+        self.bytes.clear()
+        self.samples = 0
+        return closed
 
 
 class PairList(NamedTuple):
