@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from scool.peer.memory import MemoryNetwork, MemoryTransport
-from scool.peer.post import Post
+from scool.peer.post import Post, Spot
 from scool.peer.wire import Message, WireError, decode, encode, read_model, tensor_bytes
 
 LARGEST = 10_000
@@ -157,7 +157,7 @@ def test_a_wrong_record_is_dropped_and_noted(data: bytes, words: str) -> None:
 def test_a_flood_of_records_does_not_grow() -> None:
     said = [encode(Message("run", 1, t, f"{n}", {}, {}), None) for t in (0, 9) for n in range(99)]
     post = talk(said, [f"{t}/{n}" for t in (0, 9) for n in range(99)])
-    assert len(post._heard) <= 65 and post.latest == {1: 9}
+    assert len(post._heard) <= 65 and post.spots == {1: Spot(9)}
 
 
 def test_another_model_than_announced_is_left_out() -> None:

@@ -48,19 +48,20 @@ def peer_engine(
     transport: MemoryTransport,
     federation: Federation,
     module: nn.Module,
-    view: View | None = None,
+    view: Callable[[Post], View] = Together,
     seed: int = 3,
 ) -> tuple[PeerEngine, Params]:
     """What one owner has: its engine, and the common first model."""
     theta0 = parameters_of(module)
     mine = owners(federation)
-    members = [about(own) for own in mine]
+    members = dict(enumerate(about(own) for own in mine))
     names = [f"owner-{i}" for i in range(len(mine))]
+    post = Post(transport, "test", len(mine), largest_message(theta0))
     engine = PeerEngine(
-        alone(mine[transport.place], transport.place, names, widths_of(members)),
+        alone(mine[transport.place], transport.place, names, widths_of(members.values())),
         module,
-        post=Post(transport, "test", len(mine), largest_message(theta0)),
-        view=view or Together(),
+        post=post,
+        view=view(post),
         members=members,
         seed=seed,
         device="cpu",

@@ -6,8 +6,8 @@ same padding, products of the same shapes.
 """
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NoReturn, final
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NoReturn, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -21,15 +21,19 @@ from scool.engine.ranks.placement import cut
 from scool.engine.steps.formulation import Precision
 from scool.errors import ConfigError
 from scool.graph.edges import Edges
+from scool.graph.normalise import edges_without
 from scool.health import Reason
 from scool.learning.local_sgd import Rule
 from scool.learning.losses import CrossDraw
-from scool.peer.data import About, pooled_variance
+from scool.peer.data import About
 from scool.peer.offered import VERBS
 from scool.peer.post import PeerError, Post
 from scool.peer.trials import Trials
 from scool.peer.view import View
+from scool.peer.words import UNREADABLE, Members, Ready, losses_body, read_losses, with_older
 from scool.types import Params, Tree
+
+T = TypeVar("T")
 
 
 @final
@@ -45,7 +49,7 @@ class PeerEngine(CommonVerbs):
         *,
         post: Post,
         view: View,
-        members: Sequence[About],
+        members: Mapping[int, About],
         seed: int,
         device: str = "auto",
         client_chunk: int = 0,
@@ -53,7 +57,8 @@ class PeerEngine(CommonVerbs):
         precision: Precision = "float32",
     ) -> None:
         """`federation` has K clients, of which only this one has samples (see `data.alone`);
-        `members` is what each owner tells of its own."""
+        `members` is what each owner tells of its own; of those that are not among them yet, the
+        others are asked when they come."""
         self._post, self._view, self._place = post, view, post.place
         super().__init__(federation, seed, strict)
         mine = torch.tensor([self._place])
@@ -69,10 +74,8 @@ class PeerEngine(CommonVerbs):
         self.device, self.dtype = self._stack.device, self._stack.dtype
         self.norms = self._stack.norms
         self.owned = mine.to(self.device)
-        self._members = members
-        self.sizes, self.val_sizes = (
-            torch.tensor([member.sizes[part] for member in members]) for part in ("train", "val")
-        )
+        self._members = Members(members, federation.num_clients)
+        self._count_samples()
         self._trials = Trials(self._stack, federation, self._place, view.is_strict)
         self._round, self._slot = 0, 0
         self._alike: list[bytes] = []  # of this round, what all peers must hold alike
@@ -84,10 +87,7 @@ class PeerEngine(CommonVerbs):
     def uniform_log_lik(self) -> float:
         if self.federation.task == "classification":
             return super().uniform_log_lik
-        active = self.active.tolist()
-        return -0.5 * pooled_variance(
-            [m for m, on in zip(self._members, active, strict=True) if on]
-        )
+        return -0.5 * self._members.variance(self.active)
 
     # ------------------------------------------------------------------ who is there
 
@@ -95,7 +95,16 @@ class PeerEngine(CommonVerbs):
         digest = hashlib.sha256(b"".join(self._alike)).hexdigest()[:32] if self._alike else ""
         self._round, self._slot, self._alike = round, 0, []
         self._post.forget(round)
-        self.health.absent = self._view.begin(self._post, round, digest)
+        absent = self._view.begin(round, digest)
+        self.health.absent = torch.ones(self.num_clients, dtype=torch.bool)  # places without owner
+        self.health.absent[: len(absent)] = absent
+        if strangers := self._members.unknown(self._others):
+            silent = self._members.ask(strangers, self._post, self._view.until)
+            self.health.absent[silent] = True
+            self._count_samples()
+
+    def _count_samples(self) -> None:
+        self.sizes, self.val_sizes = self._members.sizes("train"), self._members.sizes("val")
 
     def quarantine(self, reasons: Mapping[int, Reason]) -> None:
         self.health.quarantine(reasons)
@@ -111,17 +120,27 @@ class PeerEngine(CommonVerbs):
         """The peers that take part besides this one."""
         return [i for i in self.active.nonzero()[:, 0].tolist() if i != self._place]
 
-    def _meet(self, verb: str, body: Mapping[str, Any], peers: Collection[int]) -> dict[int, Any]:
+    def _meet(
+        self, verb: str, body: Mapping[str, Any], peers: Collection[int], read: Callable[[Any], T]
+    ) -> dict[int, T]:
         """Say something in the next slot of the round, and hear what these peers say in it."""
         slot = f"{self._slot}-{verb}"
         self._slot += 1
         health = self.health.words.get(self._place, "")
         self._post.say(self._round, slot, {**body, "health": health})
         heard = self._post.hear(self._round, slot, peers, self._view.until)
+        found: dict[int, T] = {}
         for peer, message in heard.items():
             if words := message.body.get("health"):
-                self.health.quarantine({peer: Reason.read(str(words))}, self.strict)
-        return {peer: message.body for peer, message in heard.items()}
+                self.health.quarantine({peer: Reason.read(str(words)[:200])}, self.strict)
+            try:
+                found[peer] = read(message.body)
+            except UNREADABLE as error:
+                self._post.note(f"peer {peer} says in {slot} what nobody can read ({error!r})")
+                if self._view.is_strict:
+                    raise PeerError(f"the round cannot go on: {self._post.problems[-1]}") from error
+        self._view.miss(set(peers) - found.keys())
+        return found
 
     def _pull(self, tree: Tree, digests: Mapping[int, str]) -> dict[int, Params]:
         """The models with these digests, like the one that is here.
@@ -131,6 +150,7 @@ class PeerEngine(CommonVerbs):
         """
         like = _single(tree)
         found = dict(self._post.models(self._round, like, digests, self._view.until))
+        self._view.miss(digests.keys() - found.keys())
         if self._view.is_strict and len(found) < len(digests):
             raise PeerError(f"round {self._round} cannot go on: {self._post.problems[-1]}")
         return found
@@ -143,7 +163,7 @@ class PeerEngine(CommonVerbs):
         found = self._stack.learn(theta, rule, anchor, round, chosen[[self._place]])
         self._learn_health()
         if self._view.is_strict:  # all must know who broke before they measure
-            self._meet("train", {}, self._others)
+            self._meet("train", {}, self._others, dict)
         return Trained(found.theta, self._whole(found.loss))
 
     def gradients(self, theta: Tree, split: Split) -> Trained:
@@ -170,14 +190,14 @@ class PeerEngine(CommonVerbs):
         self, theta: Tree, edges: PairList, draw: CrossDraw, round: int, split: Split
     ) -> Tensor:
         """Each peer tries the models that ask for it on its own data, and tells the losses."""
-        wants = edges.j[edges.i == self._place].tolist()
+        wants = frozenset(edges.j[edges.i == self._place].tolist())
         others = self._others
         digest = self._post.lay_out(self._round, _single(theta))
-        ready = self._meet("ready", {"model": digest, "wants": wants}, others)
-        asked = {i: body["model"] for i, body in ready.items() if self._place in body["wants"]}
+        ready = self._meet("ready", Ready(digest, wants).body, others, Ready.read)
+        asked = {i: peer.model for i, peer in ready.items() if self._place in peer.wants}
         if self._is_private:  # nobody asks: this peer looks at others
             looked = set(edges.i[edges.j == self._place].tolist())
-            asked = {i: body["model"] for i, body in ready.items() if i in looked}
+            asked = {i: peer.model for i, peer in ready.items() if i in looked}
         models = self._pull(theta, asked)
         if self._place in edges.i[edges.j == self._place].tolist():
             models[self._place] = _single(theta)
@@ -191,6 +211,9 @@ class PeerEngine(CommonVerbs):
                     table[i, j] = loss
         losses = table[edges.i, edges.j]
         if not self._is_private:
+            if not self._view.is_strict:
+                slot = f"{self._slot - 1}-losses"
+                losses = with_older(losses, edges, self._post, self._round, slot)
             self._agree_on(losses)
         return losses
 
@@ -199,12 +222,7 @@ class PeerEngine(CommonVerbs):
     ) -> dict[int, dict[int, float]]:
         """Tell what the models lose here, and hear what they lose elsewhere: [j][i]."""
         trying = set(edges.j.tolist()) & set(others)
-        body = {"losses": {str(i): loss.hex() for i, loss in found.items()}}
-        heard = self._meet("losses", body, sorted(trying))
-        return {
-            j: {int(i): float.fromhex(loss) for i, loss in body["losses"].items()}
-            for j, body in heard.items()
-        }
+        return self._meet("losses", losses_body(dict(found)), sorted(trying), read_losses)
 
     def _mix(self, graph: Edges, tree: Tree, overwrite: bool) -> Tree:
         del overwrite  # the rows of others come from elsewhere
@@ -214,13 +232,17 @@ class PeerEngine(CommonVerbs):
         row = graph.take((graph.i == self._place) & active[graph.j])
         sources = [j for j in row.j.tolist() if j != self._place]
         digest = self._post.lay_out(self._round, _single(tree))
-        ready = self._meet("mix", {"model": digest}, sources)
-        digests = {j: body["model"] for j, body in ready.items()}
-        models = self._pull(tree, digests)
+        ready = self._meet("mix", Ready(digest).body, sources, Ready.read)
+        models = self._pull(tree, {j: peer.model for j, peer in ready.items()})
         if not bool(active[self._place]):
             own = graph.loop_values()[self._place]
             return {n: t * own.to(t) for n, t in tree.items()}
-        return self._sum(row, tree, models)
+        if len(models) < len(sources):  # the shares of who is missing go to the rest
+            reached = torch.zeros_like(active)
+            reached[[self._place, *models]] = True
+            row = edges_without(row, reached)
+            row = row.take(row.i == self._place)
+        return self._sum(row, tree, models) if self._view.is_strict else _added(row, tree, models)
 
     def _sum(self, row: Edges, tree: Tree, models: Mapping[int, Params]) -> Tree:
         """The weighted sum, as the product of a K x K matrix whose other rows are 0: a product of
@@ -260,6 +282,17 @@ class PeerEngine(CommonVerbs):
         raise ConfigError("peers do not offer this verb; docs/peers.md says which ones they do")
 
     _visit = _all_pairs = mixed_gradients = _rows_of_all = _sum_of_all = _refuse
+
+
+def _added(row: Edges, tree: Tree, models: Mapping[int, Params]) -> Tree:
+    """The weighted sum of the own model and those of others."""
+    weights = row.values.tolist()
+    out: Tree = {}
+    for name, t in tree.items():
+        out[name] = torch.zeros_like(t)
+        for j, weight in zip(row.j.tolist(), weights, strict=True):
+            out[name].add_(models[j][name].to(t) if j in models else t, alpha=weight)
+    return out
 
 
 def _single(tree: Tree) -> Params:

@@ -25,6 +25,13 @@ class Died(BaseException):
     """The peer is killed: nothing may catch this."""
 
 
+def _taken() -> threading.Lock:
+    """A lock that one thread waits for and another one releases: cheaper than a semaphore."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
 @final
 class _Peer:
     """One thread, and what the network knows of it."""
@@ -37,7 +44,7 @@ class _Peer:
         self.turn = 0  # numbers its waits, so that old alarms are ignored
         self.is_waiting, self.is_ready = False, False
         self.is_done = False  # its program returned; what it offers stays until it is closed
-        self.baton = threading.Semaphore(0)
+        self.baton = _taken()
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -68,7 +75,7 @@ class MemoryNetwork:
         self._count = itertools.count()
         self._to_start = 0  # programs that begin later
         self._peers: dict[int, _Peer] = {}
-        self._running = threading.Semaphore(0)  # given back by the thread that runs
+        self._running = _taken()  # given back by the thread that runs
         self._cuts: dict[frozenset[int], float] = {}  # since when
 
     # ------------------------------------------------------------------ the person who tests

@@ -2,29 +2,31 @@
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, final
 
 import torch
 from torch import nn
 
-from scool.contracts import Engine, Recorder
+from scool.contracts import Engine, Method, Recorder
 from scool.data.federation import Federation
 from scool.errors import RunError
-from scool.peer.data import PARTS, About, about, alone, widths_of
+from scool.peer.data import About, about, alone, widths_of
+from scool.peer.elastic import Elastic
 from scool.peer.engine import PeerEngine
 from scool.peer.identity import Files
+from scool.peer.keeping_up import KeepingUp
 from scool.peer.owner import Owner
-from scool.peer.post import HELLO, PeerError, Post, largest_message
+from scool.peer.post import Post, largest_message
 from scool.peer.status import StatusFile
 from scool.peer.transport import Transport
 from scool.peer.view import Together
+from scool.peer.words import hear_hello, say_hello
 from scool.recording.folder import RunFolder
 from scool.run.loop import Interrupted, carry_out
 from scool.run.options import RunSettings
 from scool.run.prepare import prepare_model
 
 LINGER = 60.0  # seconds for which a peer that is done goes on serving those who are not
-MOST = 10_000_000  # samples that a member may claim: data are padded to the largest
 
 Connect = Callable[[Owner, int], Transport]
 """Opens the network for an owner; messages may have so many bytes."""
@@ -69,21 +71,20 @@ def run_owner(
         status = StatusFile(owner, post, tell)
         post.waiting = status.waiting
         try:
-            members = _greet(post, about(own), agreement.names)
-            view = alone(own, owner.place, agreement.names, widths_of(members))
+            part = _Part(owner, post, about(own))
             settings = RunSettings(
                 rounds=agreement.rounds, seed=agreement.seed, device="cpu", checkpoint_every=1
             )
             result = carry_out(
-                view,
+                alone(own, owner.place, part.names, part.widths),
                 model,
-                method,
+                part.method(method),
                 settings,
                 out=owner.records,
-                resume=(owner.records / "run.json").exists(),
+                resume=part.is_back,
                 recorders=[*recorders, status],
                 method=agreement.method,
-                engine=_engine_with(post, members),
+                engine=part.engine,
             )
         except KeyboardInterrupt:
             _stopped(owner, "before the first round")
@@ -103,52 +104,42 @@ def _check_open(owner: Owner) -> None:
             )
 
 
-def _engine_with(
-    post: Post, members: Sequence[About]
-) -> Callable[[Federation, nn.Module, RunSettings], Engine]:
-    def build(federation: Federation, module: nn.Module, settings: RunSettings) -> Engine:
+@final
+class _Part:
+    """What differs between strict and elastic runs."""
+
+    def __init__(self, owner: Owner, post: Post, mine: About) -> None:
+        agreement = owner.agreement
+        self._post, self.is_back = post, (owner.records / "run.json").exists()
+        free = range(len(agreement.members), agreement.capacity)
+        self.names = (*agreement.names, *(f"place-{place}" for place in free))
+        self.members = {post.place: mine}
+        self.view: Together | Elastic = Together(post)
+        say_hello(post, mine)
+        if agreement.mode == "elastic":
+            limits = agreement.rounds, agreement.deadline, agreement.min_peers
+            self.view = Elastic(post, *limits, is_back=self.is_back)
+        else:  # samples are padded as where all are together
+            self.members |= hear_hello(post, agreement.names)
+        self.widths = widths_of(self.members.values())
+
+    def method(self, method: Method[Any]) -> Method[Any]:
+        if isinstance(self.view, Elastic):
+            return KeepingUp(method, self.view, self._post)
+        return method
+
+    def engine(self, federation: Federation, module: nn.Module, settings: RunSettings) -> Engine:
         torch.set_num_threads(1)  # as the simulator: more threads add in another order
         return PeerEngine(
             federation,
             module,
-            post=post,
-            view=Together(),
-            members=members,
+            post=self._post,
+            view=self.view,
+            members=self.members,
             seed=settings.seed,
             device=settings.device,
             precision=settings.precision,
         )
-
-    return build
-
-
-def _greet(post: Post, mine: About, names: Sequence[str]) -> list[About]:
-    """Tell what others must know of the own data, and hear it of all members.
-
-    Raises:
-        PeerError: a member tells what cannot be.
-    """
-    post.say(HELLO, "hello", {"sizes": dict(mine.sizes), "targets": mine.targets})
-    others = [peer for peer in range(post.places) if peer != post.place]
-    heard = post.hear(HELLO, "hello", others)
-    found = {peer: _about(message.body, names[peer]) for peer, message in heard.items()}
-    found[post.place] = mine
-    return [found[peer] for peer in range(post.places)]
-
-
-def _about(body: Mapping[str, Any], name: str) -> About:
-    told, targets = body.get("sizes"), body.get("targets")
-    sizes = {part: told.get(part) for part in PARTS} if isinstance(told, dict) else {}
-    counts = {p: n for p, n in sizes.items() if type(n) is int and 0 <= n <= MOST}
-    if len(counts) < len(PARTS) or not counts["train"]:
-        raise PeerError(f"{name} tells sizes of its data that cannot be: {str(told)[:100]}")
-    if targets is None:
-        return About(counts)
-    try:
-        mean, squares = ([float(x) for x in numbers] for numbers in targets)
-    except (TypeError, ValueError) as error:
-        raise PeerError(f"{name} tells targets that cannot be: {str(targets)[:100]}") from error
-    return About(counts, (mean, squares))
 
 
 def _stay_for_others(post: Post, rounds: int) -> None:
@@ -164,7 +155,8 @@ def _stay_for_others(post: Post, rounds: int) -> None:
 
 
 def _stopped(owner: Owner, when: str) -> NoReturn:
+    others = "go on without this peer" if owner.agreement.mode == "elastic" else "wait for it"
     raise Interrupted(
         f"stopped {when}; the state is saved, `scool peer run {owner.folder}` goes on. "
-        "The others wait until this peer is back"
+        f"The others {others} until it is back"
     ) from None

@@ -4,7 +4,7 @@ by their digest. Whatever is wrong is dropped, and noted."""
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from torch import Tensor
 
@@ -29,6 +29,8 @@ ASK = 0.5  # seconds after which a record that did not arrive is asked for
 PATIENCE = 60.0  # seconds for a model on its way; then it is asked for again
 SLOTS = 64  # records of one peer and round that are kept; no method has as many verbs
 HELLO = -1  # the round of what is said once and stays
+WHERE = "where"  # the slot of the answer to the question where a peer is
+ENTER = "enter"  # the slot in which a peer says with which round it begins
 
 Until = Callable[[int], float]
 """How long to wait for each peer."""
@@ -36,6 +38,13 @@ Until = Callable[[int], float]
 
 class PeerError(ScoolError):
     """The peers cannot go on together."""
+
+
+class Spot(NamedTuple):
+    """How far a peer is, as it said last."""
+
+    round: int
+    is_running: bool = True  # False: it is on its way, and begins with that round
 
 
 def forever(peer: int) -> float:
@@ -64,7 +73,7 @@ class Post:
         self.transport, self.run, self.places, self.signer = transport, run, places, signer
         self.place = transport.place
         self.round = HELLO
-        self.latest: dict[int, int] = {}  # the newest round that each peer was heard of in
+        self.spots: dict[int, Spot] = {}  # where each peer that was heard of is
         self.waiting: Callable[[Sequence[int], float], None] = lambda peers, seconds: None
         """Called now and then while others are awaited: for whom, and for how many seconds."""
         self.problems: deque[str] = deque(maxlen=100)  # in words, for people
@@ -82,13 +91,16 @@ class Post:
         slot: str,
         body: Mapping[str, Any] | None = None,
         tensors: Mapping[str, Tensor] | None = None,
+        push: bool = True,
     ) -> Message:
-        """Publish a record; it can be fetched for some rounds more."""
+        """Publish a record; it can be fetched for some rounds more. Without `push` only those who
+        fetch it get it."""
         message = Message(self.run, self.place, round, slot, body or {}, tensors or {})
         data = encode(message, self.signer)
         self._said[message.key] = round
-        self.sent += len(data) * (self.places - 1)
-        self.transport.offer(message.key, data, push=True)
+        self.sent += len(data) * (self.places - 1) if push else 0
+        self.transport.offer(message.key, data, push=push)
+        self._heard[self.place, round, slot] = message
         return message
 
     def hear(
@@ -111,10 +123,38 @@ class Post:
                 self.transport.wait(min(last, ask))
                 continue
             wanted = [(p, f"{round}/{slot}") for p in missing]
-            for answer in self.transport.fetch(wanted, min(last, now + ASK)):
-                if answer.data is not None:
-                    self._take(answer.sender, answer.key, answer.data)
+            self._fetch(wanted, min(last, now + ASK))
             ask = self.transport.now() + ASK
+
+    def ask(
+        self, round: int, slot: str, peers: Collection[int], until: float
+    ) -> dict[int, Message]:
+        """What these peers have on offer in a slot now: who does not answer in time is left out."""
+        known = self.heard(round, slot)
+        self._fetch([(p, f"{round}/{slot}") for p in peers if p not in known], until)
+        return {p: m for p, m in self.heard(round, slot).items() if p in peers}
+
+    def _fetch(self, wanted: Sequence[tuple[int, str]], until: float) -> None:
+        for answer in self.transport.fetch(wanted, until):
+            if answer.data is not None:
+                self._take(answer.sender, answer.key, answer.data)
+
+    def say_where(self, spot: Spot) -> None:
+        """What `where` tells others who ask."""
+        body = {"is_running": spot.is_running}
+        message = Message(self.run, self.place, spot.round, WHERE, body, {})
+        self.transport.offer(WHERE, encode(message, self.signer))
+
+    def where(self, peers: Collection[int], until: float) -> set[int]:
+        """Ask peers how far they are: `spots` has it then. Returns those who answered in time."""
+        answered: set[int] = set()
+        for answer in self.transport.fetch([(p, WHERE) for p in peers], until):
+            if answer.data is None or (message := self._read(answer, f"/{WHERE}")) is None:
+                continue
+            is_running = message.body.get("is_running") is True
+            self.spots[answer.sender] = Spot(message.round, is_running)
+            answered.add(answer.sender)
+        return answered
 
     def heard(self, round: int, slot: str) -> dict[int, Message]:
         """What has been said in a slot so far."""
@@ -127,15 +167,15 @@ class Post:
 
     def _take(self, sender: int, key: str, data: bytes) -> None:
         """Keep a record if it is right, of this run, and of a round that matters."""
-        self.received += len(data)
-        try:
-            message = decode(data, self.signer, self.largest)
-            if (message.sender, message.key, message.run) != (sender, key, self.run):
-                raise WireError(f"a record for {key} of peer {sender} that says it is another")
-        except WireError as error:
-            self.note(str(error))
+        message = self._read(Answer(sender, key, data))
+        if message is None:
             return
-        self.latest[sender] = max(message.round, self.latest.get(sender, HELLO))
+        known = self.spots.get(sender, Spot(HELLO))
+        if message.slot == ENTER:
+            if message.round > known.round or not known.is_running:
+                self.spots[sender] = Spot(message.round, False)
+        elif message.round > known.round - (not known.is_running):
+            self.spots[sender] = Spot(message.round)
         place = (sender, message.round, message.slot)
         if before := self._heard.get(place):
             if before.digest != message.digest:
@@ -146,6 +186,21 @@ class Post:
             same = sum(1 for s, t, _ in self._heard if (s, t) == place[:2])
             if same < SLOTS:
                 self._heard[place] = message
+
+    def _read(self, answer: Answer, ending: str = "") -> Message | None:
+        """The record, if it is right, of this run and of this sender; its key is the one that was
+        asked for, or ends in a word."""
+        sender, key, data = answer
+        self.received += len(data or b"")
+        try:
+            message = decode(data or b"", self.signer, self.largest)
+            is_asked = message.key.endswith(ending) if ending else message.key == key
+            if (message.sender, message.run) != (sender, self.run) or not is_asked:
+                raise WireError(f"a record for {key} of peer {sender} that says it is another")
+        except WireError as error:
+            self.note(str(error))
+            return None
+        return message
 
     def note(self, problem: str) -> None:
         """Remember a fault, once if it repeats."""
@@ -187,14 +242,14 @@ class Post:
                 ):
                     if answer.data is None:
                         waiting.append((answer.sender, answer.key))
-                    elif (model := self._read(answer, like)) is not None:
+                    elif (model := self._read_model(answer, like)) is not None:
                         self._models[answer.key.removeprefix("model/")] = (round, model)
                         yield answer.sender, model
             if missing := waiting:
                 again = self.transport.now() + ASK
                 self.transport.wait(min(again, max(until(peer) for peer, _ in missing)))
 
-    def _read(self, answer: Answer, like: Params) -> Params | None:
+    def _read_model(self, answer: Answer, like: Params) -> Params | None:
         """The model, if these are the bytes that the peer announced, and a model as agreed."""
         data = answer.data or b""
         self.received += len(data)

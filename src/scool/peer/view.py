@@ -1,5 +1,6 @@
 """Whom a peer counts on in a round. In a strict run that is everybody: a round waits for all."""
 
+from collections.abc import Collection
 from typing import Protocol, final
 
 import torch
@@ -16,12 +17,15 @@ class View(Protocol):
         """Whether nobody may be missing."""
         ...
 
-    def begin(self, post: Post, round: int, digest: str) -> Tensor:
-        """(K,) bool: who is absent in this round. `digest` is of the numbers that all peers must
-        have had alike in the round before; empty where there were none."""
+    def begin(self, round: int, digest: str) -> Tensor:
+        """(K,) bool: which members are absent in this round. `digest` is of the numbers that all
+        peers must have had alike in the round before; empty where there were none."""
         ...
 
     def until(self, peer: int) -> float: ...
+    def miss(self, peers: Collection[int]) -> None:
+        """What these have to say or to give did not come in time."""
+        ...
 
 
 @final
@@ -30,12 +34,16 @@ class Together:
 
     is_strict = True
 
-    def begin(self, post: Post, round: int, digest: str) -> Tensor:
+    def __init__(self, post: Post) -> None:
+        self._post = post
+
+    def begin(self, round: int, digest: str) -> Tensor:
         """Wait for all; nobody is absent.
 
         Raises:
             PeerError: a peer computed other numbers than this one.
         """
+        post = self._post
         if digest:  # a peer that came back from a checkpoint has none
             post.say(round - 1, "digest", {"of": digest})
         post.say(round, "begin")
@@ -52,3 +60,6 @@ class Together:
 
     def until(self, peer: int) -> float:
         return forever(peer)
+
+    def miss(self, peers: Collection[int]) -> None:
+        """Nobody is missed: all are waited for."""

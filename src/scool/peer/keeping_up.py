@@ -1,0 +1,78 @@
+"""A method on a peer that may be away for some rounds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from scool.algorithms.between_rounds import Around
+from scool.contracts import Engine
+from scool.errors import RunError
+from scool.peer.elastic import Elastic
+from scool.peer.post import ASK, Post
+from scool.recording.checkpoint import flatten, unflatten
+from scool.types import Info, Params
+
+STATE = "state"  # the slot of what a method knows of all, as a round begins
+OWN = "theta"  # the models, and the common first one: these do not travel
+
+
+@final
+@dataclass(frozen=True)
+class KeepingUp(Around):
+    """A round that goes by without this peer changes nothing. A peer that begins again takes the
+    graph (w, memberships, neighbours) from one that has been there, where all peers compute the
+    same graph from losses that all hear; where each knows its own row only, it keeps its own."""
+
+    view: Elastic
+    post: Post
+
+    def init(self, engine: Engine, theta0: Params) -> Any:
+        return self.method.init(engine, theta0)
+
+    def step(self, engine: Engine, state: Any, round: int) -> tuple[Any, Info]:
+        if self.view.is_away:
+            k = engine.num_clients
+            nothing = torch.full((k,), torch.nan, dtype=torch.float64)
+            return state, {"train_loss": nothing, "graph": torch.eye(k, dtype=torch.float64)}
+        if "cross_loss" in self.verbs:
+            state = self._with_graph(state, round)
+            self.post.say(round, STATE, tensors=_common(state), push=False)
+        if self.view.newcomers:
+            state = self.method.admit(state, torch.tensor(self.view.newcomers))
+        return self.method.step(engine, state, round)
+
+    def admit(self, state: Any, clients: Tensor) -> Any:
+        return self.method.admit(state, clients)
+
+    def _with_graph(self, state: Any, round: int) -> Any:
+        """The state with the graph of the first of those who run this round that gives one which
+        fits; as it is where nobody is asked."""
+        for peer in self.view.source:
+            until = self.post.transport.now() + 4 * ASK
+            if message := self.post.ask(round, STATE, [peer], until).get(peer):
+                try:
+                    return _with_common(state, message.tensors)
+                except RunError as error:
+                    self.post.note(f"peer {peer} gave a graph that does not fit ({error})")
+        return state
+
+
+def _common(state: Any) -> dict[str, Tensor]:
+    """What all peers hold alike."""
+    return {name: t for name, t in flatten(state).items() if not name.startswith(OWN)}
+
+
+def _with_common(state: Any, found: Mapping[str, Tensor]) -> Any:
+    """Raises:
+    RunError: these are not the tensors of such a state, or some are not finite.
+    """
+    own = flatten(state)
+    for name, t in found.items():
+        if name.startswith(OWN) or (name in own and own[name].dtype != t.dtype):
+            raise RunError(f"{name} of another kind")
+        if t.is_floating_point() and "loss" not in name and not bool(t.isfinite().all()):
+            raise RunError(f"{name} is not finite")  # losses are NaN where nobody measured
+    return unflatten(state, {n: t for n, t in own.items() if n.startswith(OWN)} | dict(found))

@@ -1,0 +1,124 @@
+"""What peers say in the records of a round, read with care: the body of a record is whatever its
+sender put there."""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from scool.engine.edges import PairList
+from scool.peer.data import PARTS, About, pooled_variance
+from scool.peer.post import HELLO, PeerError, Post, Until
+
+MOST = 10_000_000  # samples that a member may claim: data are padded to the largest
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+STALE = 2  # rounds for which the losses that a peer told last stand for those it does not tell
+
+
+class Ready(NamedTuple):
+    """What a peer says when its model can be fetched."""
+
+    model: str  # its digest
+    wants: frozenset[int] = frozenset()  # by whom it wants to be tried
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return {"model": self.model, "wants": sorted(self.wants)}
+
+    @staticmethod
+    def read(body: Any) -> "Ready":
+        model, wants = body["model"], frozenset(body["wants"])
+        if not isinstance(model, str) or not all(type(peer) is int for peer in wants):
+            raise ValueError("not a digest and a list of peers")
+        return Ready(model, wants)
+
+
+def losses_body(losses: dict[int, float]) -> dict[str, Any]:
+    """Exactly these numbers: JSON would round them."""
+    return {"losses": {str(i): loss.hex() for i, loss in losses.items()}}
+
+
+def read_losses(body: Any) -> dict[int, float]:
+    return {int(i): float.fromhex(loss) for i, loss in body["losses"].items()}
+
+
+def with_older(losses: Tensor, edges: PairList, post: Post, round: int, slot: str) -> Tensor:
+    """The losses (E,) of a round; what was not told is as it was up to two rounds before."""
+    for back in range(1, STALE + 1):
+        missing = losses.isnan().nonzero()[:, 0].tolist()
+        if not missing:
+            break
+        said = post.heard(round - back, slot)
+        for e in missing:
+            if message := said.get(int(edges.j[e])):
+                with contextlib.suppress(*UNREADABLE):
+                    losses[e] = float.fromhex(message.body["losses"][str(int(edges.i[e]))])
+    return losses
+
+
+def say_hello(post: Post, mine: About) -> None:
+    """Tell once what others must know of the own data."""
+    post.say(HELLO, "hello", {"sizes": dict(mine.sizes), "targets": mine.targets})
+
+
+def hear_hello(post: Post, names: Sequence[str]) -> dict[int, About]:
+    """What all other members tell of their data.
+
+    Raises:
+        PeerError: a member tells what cannot be.
+    """
+    others = [peer for peer in range(post.places) if peer != post.place]
+    heard = post.hear(HELLO, "hello", others)
+    return {peer: read_hello(message.body, names[peer]) for peer, message in heard.items()}
+
+
+def read_hello(body: Mapping[str, Any], name: str) -> About:
+    """Raises:
+    PeerError: it cannot be.
+    """
+    told, targets = body.get("sizes"), body.get("targets")
+    sizes = {part: told.get(part) for part in PARTS} if isinstance(told, dict) else {}
+    counts = {p: n for p, n in sizes.items() if type(n) is int and 0 <= n <= MOST}
+    if len(counts) < len(PARTS) or not counts["train"]:
+        raise PeerError(f"{name} tells sizes of its data that cannot be: {str(told)[:100]}")
+    if targets is None:
+        return About(counts)
+    try:
+        mean, squares = ([float(x) for x in numbers] for numbers in targets)
+    except (TypeError, ValueError) as error:
+        raise PeerError(f"{name} tells targets that cannot be: {str(targets)[:100]}") from error
+    return About(counts, (mean, squares))
+
+
+@final
+class Members:
+    """What this peer knows of the data of others, by place."""
+
+    def __init__(self, known: Mapping[int, About], places: int) -> None:
+        self._known, self._places = dict(known), places
+
+    def unknown(self, peers: Sequence[int]) -> list[int]:
+        return [peer for peer in peers if peer not in self._known]
+
+    def ask(self, strangers: Sequence[int], post: Post, until: Until) -> list[int]:
+        """Ask newcomers about their data; returns those who do not tell."""
+        heard = post.hear(HELLO, "hello", strangers, until)
+        for peer, message in heard.items():
+            try:
+                self._known[peer] = read_hello(message.body, f"peer {peer}")
+            except PeerError as error:
+                post.note(str(error))
+        return self.unknown(strangers)
+
+    def sizes(self, part: str) -> Tensor:
+        """(K,) samples of each; 0 where nobody told."""
+        known = self._known
+        return torch.tensor(
+            [known[place].sizes[part] if place in known else 0 for place in range(self._places)]
+        )
+
+    def variance(self, active: Tensor) -> float:
+        """Of the targets of those who are active."""
+        return pooled_variance([about for i, about in self._known.items() if bool(active[i])])

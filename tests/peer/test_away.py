@@ -1,0 +1,108 @@
+"""Models and graphs of elastic runs, from owners' folders: who is away misses rounds, and nobody
+loses what was learned."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import scool
+from scool.cli.main import run_command
+from scool.data.arrays import from_arrays
+from scool.graph.edges import as_matrix
+from scool.peer.agreement import Agreement
+from scool.peer.memory import MemoryNetwork
+from scool.recording.folder import RunFolder
+
+pytest.importorskip("cryptography", reason="pip install scool[peer]")
+
+from peer.test_node import ADDRESSES, NAMES, live
+from scool.peer.pilot import Trial, make_pilot
+from toys import classification
+
+ROUNDS = 12
+OPTIONS = {"epochs": 2, "batch_size": 4, "sparsify_round": 2, "fraction": 0.4}
+DELAY = (0.05, 0.1)
+
+
+@pytest.fixture
+def pilot(tmp_path: Path) -> Path:
+    folder = tmp_path / "pilot"
+    trial = Trial(rounds=ROUNDS, mode="elastic", deadline=6.0)
+    make_pilot(folder, ADDRESSES, trial, OPTIONS, classification())
+    return folder
+
+
+def rows_of(folder: Path, name: str) -> list[dict[str, Any]]:
+    return RunFolder.open(folder / name / "run").rows()
+
+
+def missed(folder: Path, name: str) -> list[int]:
+    """The rounds that went by without this peer."""
+    place = NAMES.index(name)
+    return [row["round"] for row in rows_of(folder, name) if place in row.get("absent", [])]
+
+
+def simulated(folder: Path) -> scool.Result:
+    agreement = Agreement.read(folder / NAMES[0])
+    clients = [dict(np.load(folder / name / "data.npz")) for name in NAMES]
+    return scool.fit(
+        from_arrays(clients, num_classes=agreement.outputs),
+        agreement.build_model(),
+        agreement.build_method(),
+        rounds=agreement.rounds,
+        seed=agreement.seed,
+        device="cpu",
+    )
+
+
+def own_rows(folder: Path) -> torch.Tensor:
+    """(K, K): of each peer its own row of the last graph."""
+    graphs = [as_matrix(RunFolder.open(folder / n / "run").read_graph(ROUNDS - 1)) for n in NAMES]
+    return torch.stack([graph[place] for place, graph in enumerate(graphs)])
+
+
+def test_without_faults_it_is_the_simulation_up_to_rounding(pilot: Path) -> None:
+    MemoryNetwork(4, delay=DELAY).run({place: live(pilot, place) for place in range(4)})
+    expected = simulated(pilot)
+    assert torch.allclose(own_rows(pilot), as_matrix(expected.graphs[ROUNDS - 1]), atol=1e-5)
+    for place, name in enumerate(NAMES):
+        assert not missed(pilot, name)
+        model = scool.load_model(pilot / name / "run").network.state_dict()
+        for n, t in expected.model(place).state_dict().items():
+            assert torch.allclose(model[n], t, atol=1e-5)
+
+
+@pytest.mark.parametrize("is_fresh", [False, True])
+def test_who_was_killed_takes_part_again(pilot: Path, is_fresh: bool) -> None:
+    """From its checkpoint, or with an empty folder: it takes the graph from the others."""
+    network = MemoryNetwork(4, delay=DELAY)
+    network.kill(1, at=1.8)
+    run = pilot / "bob" / "run"
+    if is_fresh:
+        network.at(2.5, lambda: shutil.rmtree(run))
+    network.start(1, live(pilot, 1), at=3.0)
+    network.run({place: live(pilot, place) for place in range(4)})
+    away = missed(pilot, "bob")
+    assert 2 <= len(away) < ROUNDS - 3 and (away[0] == 0) == is_fresh
+    rows = rows_of(pilot, "ann")
+    assert rows[away[-1]]["absent"] == [1] and "absent" not in rows[-1]
+    last = [as_matrix(RunFolder.open(pilot / n / "run").read_graph(ROUNDS - 1)) for n in NAMES]
+    assert all(torch.allclose(graph, last[0], atol=1e-6) for graph in last)  # all agree again
+    assert rows_of(pilot, "bob")[-1]["scores"][1] >= simulated(pilot).score[1] - 1.0
+    assert run_command(["verify", str(run)]) == 0
+
+
+def test_a_place_that_nobody_takes_and_an_owner_who_comes_late(tmp_path: Path) -> None:
+    trial = Trial(rounds=ROUNDS, mode="elastic", deadline=3.0, places=6)
+    make_pilot(tmp_path / "pilot", ADDRESSES, trial, OPTIONS, classification())
+    network = MemoryNetwork(4, delay=DELAY)
+    programs = {place: live(tmp_path / "pilot", place) for place in range(4)}
+    network.start(3, programs.pop(3), at=5.0)
+    network.run(programs)
+    rows = rows_of(tmp_path / "pilot", "ann")
+    assert rows[0]["absent"] == [3, 4, 5] and rows[-1]["absent"] == [4, 5]
+    assert len(missed(tmp_path / "pilot", "dan")) >= 2
