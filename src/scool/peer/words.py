@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from scool.engine.edges import PairList
+from scool.engine.ledger import PairList
 from scool.peer.data import PARTS, About, pooled_variance
 from scool.peer.post import HELLO, PeerError, Post, Until
 
