@@ -186,6 +186,7 @@ TRAFFIC: dict[str, Callable[[Round], Cost]] = {
     "fedavg-ft": server,
     "fedprox": server,
     "ditto": server,
+    "apfl": server,
     "pfedme": server,
     "fedamp": server,
     "fedbn": server,  # of a model without layers that normalise
@@ -216,6 +217,7 @@ TRAFFIC: dict[str, Callable[[Round], Cost]] = {
 EPOCHS: dict[str, Callable[[Any], float]] = {
     # everyone fine-tunes, also who does not take part
     "fedavg-ft": lambda a: a.sgd.epochs + a.finetune_epochs / a.participation,
+    "apfl": lambda a: 2 * a.sgd.epochs,  # the common model and the blend
     "ditto": lambda a: 2 * a.sgd.epochs,  # the common and the personal model
     "fedrep": lambda a: a.sgd.epochs + a.head_epochs,
     # four kinds, one with a head of its own, of judges and on all samples

@@ -2,6 +2,7 @@
 
 from typing import Any, TypeAlias
 
+from scool.algorithms.apfl import APFL
 from scool.algorithms.cga import CGA
 from scool.algorithms.dada import Dada
 from scool.algorithms.ditto import Ditto
@@ -29,6 +30,7 @@ from scool.learning.losses import CrossDraw
 from scool.priors import MMSBM, SBM, Attention, Dirac
 
 __all__ = [
+    "APFL",
     "CGA",
     "DPSGD",
     "IFCA",
@@ -67,6 +69,7 @@ METHODS: dict[str, tuple[str, AnyAlgorithm]] = {
     "fedbn": ("FedAvg, everyone's own normalisation", FedBN()),
     "fedrep": ("the same, head first and then body", FedRep()),
     "ditto": ("personal models pulled to a common one", Ditto()),
+    "apfl": ("everyone's own blend of a personal and a common model", APFL()),
     "pfedme": ("personal models by Moreau envelopes", PFedMe()),
     "fedamp": ("attentive message passing between close models", FedAMP()),
     "ifca": ("clustered federated averaging", IFCA()),

@@ -38,3 +38,10 @@ def check_pull(field: str, strength: float, sgd: LocalSGD) -> None:
     if sgd.optimizer == "sgd" and not sgd.momentum and not sgd.clip_norm:
         remedy = f"with lr = {sgd.lr:g} the pull overshoots; give less than {2 / sgd.lr:g}"
         require(strength * sgd.lr < 2, field, strength, f"{remedy}, or a smaller lr")
+
+
+def check_plain(sgd: LocalSGD, name: str) -> None:
+    """Refuse an optimiser with a memory, for a method whose formula is that of single steps."""
+    remedy = f"{name} is defined for plain SGD: leave it at "
+    require(sgd.optimizer == "sgd", "optimizer", sgd.optimizer, f"{remedy}'sgd'")
+    require(sgd.momentum == 0, "momentum", sgd.momentum, f"{remedy}0")
