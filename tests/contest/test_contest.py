@@ -1,6 +1,7 @@
 """A contest from end to end on the federation that comes with the package."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,8 @@ def test_a_contest_runs_once_and_goes_on_after_a_kill(
     whole = log.read_text()
     lines = [json.loads(line) for line in whole.splitlines()]
     stages = [line["stage"] for line in lines]
-    assert stages.count("tune") == 2 * 2 * 2 and stages.count("test") == 2 * 2
+    assert stages.count("tune") == 2 * 2 * 3 and stages.count("test") == 2 * 2
+    assert (tmp_path / "out" / "natural.svg").read_bytes().startswith(b"<?xml")
     assert "old" not in page.read_text() and "### Heart disease" in page.read_text()
     content = json.loads((tmp_path / "out" / "natural.json").read_text())
     table = {row["method"]: row for row in content["rows"]}
@@ -38,7 +40,7 @@ def test_a_contest_runs_once_and_goes_on_after_a_kill(
         for line in mine:
             if line["stage"] == "tune":
                 key = json.dumps(line["options"])
-                means[key] = means.get(key, 0.0) + line["score"] / 2
+                means[key] = means.get(key, 0.0) + line["score"] / 3
         assert row["options"] == json.loads(max(means, key=means.__getitem__))
         assert row["validation"] == pytest.approx(max(means.values()))
 
@@ -53,9 +55,9 @@ def test_a_contest_runs_once_and_goes_on_after_a_kill(
     assert again == lines
 
     assert code_of(monkeypatch, *command, "--methods", "fedavg", "--forget") == 0
-    assert "6 runs are forgotten" in capsys.readouterr().out
+    assert "8 runs are forgotten" in capsys.readouterr().out
     assert code_of(monkeypatch, *command, "--list") == 0
-    assert "6 runs to do: about 0.0 minutes" in capsys.readouterr().out
+    assert "8 runs to do: about 0." in capsys.readouterr().out
 
 
 def test_a_run_that_fails_is_told_and_tried_again_and_the_others_go_on(
@@ -120,10 +122,23 @@ def test_owners_who_lose_are_counted_with_and_without_noise() -> None:
     row = rows["fedavg"]
     assert row["worse"] == 0.5  # the second and the third
     assert row["clearly_worse"] == 0.25  # the third is as much above as below, by the seed
+    assert (row["clearly_better"], row["owners_clearly_worse"]) == (0.5, [1])
     assert row["worst_tenth"] == pytest.approx((50 + 51 + 51) / 3)
     assert [rows[name]["rank"] for name in ("dpsgd", "local", "fedavg")] == [1, 2, 3]
     assert rows["local"]["gain"] is None and row["gain"] < 0 < rows["dpsgd"]["gain"]
     assert overall_of(study, list(rows.values()))[0]["method"] == "dpsgd"
+    lower = replace(study, settings=(replace(setting, metric="log_loss"),))
+    known = {
+        task.key: known[same.key]
+        for one, other in zip(lower.settings, study.settings, strict=True)
+        for entry in study.entries
+        for stage in (candidates, lambda s, e: finals(s, e, candidates(s, e)[0].options))
+        for task, same in zip(stage(one, entry), stage(other, entry), strict=True)
+    }
+    rows = {row["method"]: row for row in rows_of(lower, Lines(known))}
+    assert [rows[name]["rank"] for name in ("dpsgd", "local", "fedavg")] == [3, 2, 1]
+    assert rows["fedavg"]["mean"] == row["mean"] and rows["fedavg"]["gain"] == -row["gain"]
+    assert rows["fedavg"]["worst_tenth"] == 82
 
 
 def test_a_log_of_something_else_is_refused(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import tyro
 
+from scool.contest.figure import gains_figure
 from scool.contest.numbers import overall_of, rows_of
 from scool.contest.plan import Study, read_study
 from scool.contest.running import (
@@ -169,6 +170,9 @@ def _report(
     }
     for ending, content in files.items():
         write_bytes(out / f"{study.name}.{ending}", content.encode())
+    if any(row["gain"] is not None for row in rows):
+        figure = gains_figure(study, rows, overall)
+        write_bytes(out / f"{study.name}.svg", figure.render("svg"))
     if command.page is not None:
         fill_page(command.page, study, text)
     print(files["json" if command.json else "md"], end="")

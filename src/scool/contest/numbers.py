@@ -10,7 +10,7 @@ from torch import Tensor
 
 from scool.contest.plan import ALONE, Entry, Setting, Study
 from scool.contest.running import Line, Lines
-from scool.evaluation.paired import paired_difference
+from scool.evaluation.paired import ROUND_OFF, paired_difference
 
 Row = dict[str, Any]
 WORST = 0.1
@@ -93,7 +93,7 @@ def _beside(
 ) -> Row:
     """What it gains over learning alone, for all and client by client."""
     seeds = [seed for seed in sorted(ours) if seed in theirs]
-    nothing: Row = dict.fromkeys(("gain", "gain_low", "gain_high", "worse", "clearly_worse"))
+    nothing: Row = dict.fromkeys(BESIDE)
     if not seeds or entry.name == ALONE:
         return nothing
     widest = max(len(found[seed]) for found in (ours, theirs) for seed in seeds)
@@ -103,13 +103,27 @@ def _beside(
     found = paired_difference(a, b, same_clients=setting.same_clients, split_ratio=split_ratio)
     ends = found.over_seeds
     can_tell = setting.same_clients and len(seeds) > 1 and found.compared > 0
+    better = [own is not None and own.low > ROUND_OFF for own in found.own_noise]
     return {
         "gain": found.mean,
         "gain_low": ends.low if ends else None,
         "gain_high": ends.high if ends else None,
         "worse": found.share_worse if found.compared else None,
         "clearly_worse": len(found.clearly_worse) / found.compared if can_tell else None,
+        "clearly_better": sum(better) / found.compared if can_tell else None,
+        "owner_gains": [_rounded(gain) for gain in found.by_client.tolist()],
+        "owners_clearly_worse": found.clearly_worse if can_tell else None,
     }
+
+
+BESIDE = (
+    *("gain", "gain_low", "gain_high", "worse", "clearly_worse", "clearly_better"),
+    *("owner_gains", "owners_clearly_worse"),
+)
+
+
+def _rounded(value: float) -> float | None:
+    return round(value, 5) if math.isfinite(value) else None
 
 
 def _split_ratio(runs: Sequence[Line]) -> float:

@@ -16,7 +16,7 @@ from scool.sweep.search import words
 
 FORMAT = "scool-contest-1"
 NOTHING = "–"
-WORDS = {"accuracy": "accuracy %", "auc": "AUC", "r2": "R2"}
+WORDS = {"accuracy": "accuracy %", "auc": "AUC", "r2": "R2", "rmse": "RMSE (less is better)"}
 
 
 def as_markdown(study: Study, rows: Sequence[Row], overall: Sequence[Row]) -> str:
@@ -49,8 +49,9 @@ def setting_words(setting: Setting, rows: Sequence[Row]) -> str:
 def setting_table(setting: Setting, rows: Sequence[Row]) -> str:
     """One line a method, the best first, controls last."""
     head = [
-        "method", "mean", "± seeds", "± clients", "worst tenth", "− alone",
-        "worse off", "beyond noise", "rank", "sent", "epochs", "seconds", "chosen",
+        "method", "mean", "± seeds", "± owners", "worst tenth", "gain",
+        "worse off", "beyond noise", "better beyond noise", "rank", "sent", "epochs", "seconds",
+        "chosen",
     ]  # fmt: skip
     order = sorted(rows, key=lambda row: (bool(row["control"]), row["rank"] or 0))
     return _table(head, [_cells(row, setting.digits) for row in order])
@@ -68,6 +69,7 @@ def _cells(row: Row, digits: int) -> list[str]:
         _signed(row["gain"], digits),
         _share(row["worse"]),
         _share(row["clearly_worse"]),
+        _share(row["clearly_better"]),
         NOTHING if row["rank"] is None else f"{row['rank']:g}",
         NOTHING if row["bytes"] is None else human_bytes(row["bytes"]),
         _number(row["epochs"], 0),
@@ -101,13 +103,17 @@ def overall_table(overall: Sequence[Row]) -> str:
 
 EXPLANATION = (
     "`mean` is over owners and seeds; `± seeds` is the standard deviation of the seeds' means, "
-    "`± clients` that over owners, mean over seeds; `worst tenth` is the mean of the tenth of the "
-    "owners that have least. `− alone` is the difference to learning alone with the same seeds; "
-    "`worse off` are the owners whose mean over the seeds is below what they have alone, `beyond "
-    "noise` those for whom the 95 % interval over the seeds is below it (Student's t). `at most` "
-    "is the largest such share of the federations; `below alone` counts those where the whole "
-    "interval of the mean is below alone. Sent, epochs and seconds are those of one run; epochs "
-    "count every pass that gradients are taken of."
+    "`± owners` that over owners, mean over seeds; `worst tenth` is the mean of the tenth of the "
+    "owners that have least. `gain` is the mean difference to learning alone, owner by owner with "
+    "the same seeds, positive where the method is better. `worse off` are the owners whose mean "
+    "gain over the seeds is below 0; `beyond noise` those whose own interval lies below 0, `better "
+    "beyond noise` those where it lies above. An owner's own interval is Student's t at 95 % over "
+    "the seeds, its variance widened by the ratio r of test to training samples (1 / seeds + r in "
+    "place of 1 / seeds; Nadeau and Bengio 2003), as the seeds split the same samples anew. `at "
+    "most` is the largest share beyond noise of the federations; `below alone` counts those where "
+    "the whole interval of the mean gain over the seeds is below 0. Ranks are those of the means; "
+    "controls have none. Sent, epochs and seconds are those of one run; epochs count every pass "
+    "that gradients are taken of."
 )
 
 
@@ -155,7 +161,8 @@ def _about(setting: Setting) -> dict[str, Any]:
 def table_csv(rows: Sequence[Row]) -> str:
     """All numbers, unrounded."""
     flat = [
-        row | {"options": words(row["options"] or {}), "seeds": " ".join(map(str, row["seeds"]))}
+        {name: value for name, value in row.items() if not name.startswith("owner")}
+        | {"options": words(row["options"] or {}), "seeds": " ".join(map(str, row["seeds"]))}
         for row in rows
     ]
     return as_csv(flat)

@@ -84,10 +84,14 @@ class Paired:
         """Clients that are worse off by more than their own noise: the 95 % interval of their
         differences over the seeds lies below 0, with the split ratio in its width. It needs two
         seeds and the same clients in each."""
-        if not self.same_clients:
-            return []
-        ends = [interval(own, split_ratio=self.split_ratio) for own in self.differences.T]
-        return [k for k, own in enumerate(ends) if own is not None and own.high < -ROUND_OFF]
+        return [k for k, own in enumerate(self.own_noise) if own and own.high < -ROUND_OFF]
+
+    @property
+    def own_noise(self) -> list[Interval | None]:
+        """Where the mean difference of each client lies by its own seeds, with the split ratio in
+        the width; None where that is not known. Empty if each seed has clients of its own."""
+        each = self.differences.T if self.same_clients else ()
+        return [interval(own, split_ratio=self.split_ratio) for own in each]
 
     def names_worse(self, names: Sequence[str] | None = None) -> list[str]:
         """The clients that are worse off by name, or else number; the worst first."""
