@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from scool import DPSGD, SBM, FedAvg, LocalOnly, LocalSGD, SCooL, fit
+from scool import DPSGD, SBM, FedAvg, LocalOnly, LocalSGD, SCooL, Tracks, fit, load_model
 from scool.attendance import Attendance
 from scool.errors import ConfigError, RunError
 from scool.learning.local_sgd import shortened
-from toys import assert_trees_equal, classification
+from toys import assert_trees_equal, classification, regression, start
 
 NAMES = ("city", "port", "hill", "lake")
 FEDERATION = replace(classification(), client_names=NAMES)
@@ -141,3 +141,42 @@ def test_a_run_is_continued_with_the_owners_it_was_started_with(tmp_path: Path) 
             run(rounds=2, out=tmp_path, resume=True, **options)
     identity = json.loads((tmp_path / "run.json").read_text())["identity"]
     assert identity["owners"] == {"participation": 0.5}
+
+
+def test_clients_train_on_alone_before_they_are_judged_also_who_is_away(tmp_path: Path) -> None:
+    """As `LocalOnly` for a round does that starts with the models of the run."""
+    method = DPSGD(sgd=SGD, topology="complete")
+    away = {"availability": lambda client, round: client != 2 or round == 0}
+    before = run(method, rounds=2, **away)
+    tuned = run(method, rounds=2, fine_tune=4, out=tmp_path / "r", **away)
+    alone = LocalOnly(sgd=replace(SGD, epochs=4))
+    engine, _ = start(FEDERATION, before.module, seed=0)
+    expected = engine.train(before.theta, alone.sgd, 2).theta
+    assert_trees_equal(tuned.theta, expected)
+    assert not torch.equal(tuned.score, before.score)
+    assert tuned.history[0] == before.history[0] and tuned.messages == before.messages
+    assert tuned.history[1]["epochs"] > before.history[1]["epochs"]
+    model = load_model(tmp_path / "r", "hill", module=tuned.module)
+    assert torch.equal(model.network.state_dict()["1.weight"], expected["1.weight"][2])
+    longer = run(method, rounds=3, fine_tune=4, out=tmp_path / "r", resume=True, **away)
+    assert_trees_equal(longer.theta, run(method, rounds=3, fine_tune=4, **away).theta)
+    with pytest.raises(RunError, match="another between_rounds"):
+        run(method, rounds=3, out=tmp_path / "r", resume=True, **away)
+
+
+def test_fine_tuning_waits_for_the_end_and_leaves_out_whom_it_breaks() -> None:
+    wild = LocalOnly(sgd=LocalSGD(lr=5.0, epochs=3, batch_size=2))
+    stopped = run(wild, rounds=40, patience=2)
+    tuned = run(wild, rounds=40, patience=2, fine_tune=1)
+    assert tuned.rounds == stopped.rounds and "scores" in tuned.history[-1]
+    assert tuned.history[:-1] == stopped.history[:-1]
+    assert not torch.equal(tuned.theta["1.weight"], stopped.theta["1.weight"])
+    steep = {"rounds": 1, "client_lr": {0: 9.0}, "device": "cpu"}
+    gentle = LocalOnly(sgd=LocalSGD(lr=0.01, steps=1))
+    with pytest.warns(UserWarning, match="client 0 is left out after round 1: non-finite"):
+        broken = fit(regression(), "linear", gentle, fine_tune=200, **steep)
+    kept = fit(regression(), "linear", gentle, **steep).theta
+    for name, rows in broken.theta.items():
+        assert torch.equal(rows[0], kept[name][0]) and not torch.equal(rows[1], kept[name][1])
+    with pytest.raises(ConfigError, match="fine_tune = 2 is not possible: Tracks answers with"):
+        run(Tracks(sgd=SGD), fine_tune=2)

@@ -184,6 +184,48 @@ class EarlyStopping(Around):
         return state, info
 
 
+class TunedState(NamedTuple):
+    theta: Tree  # after the last round fine-tuned
+    method: Any  # the state of the method, whose theta trains on
+
+
+@final
+@dataclass(frozen=True)
+class FineTuned(Around):
+    """A method whose clients train on, each alone on its own data, before their models are judged.
+
+    This happens once, when all else is done: after the last of `rounds`, or where `patience` ends
+    the run. Clients that are absent then do it too, since it needs nobody else. A client whose
+    numbers stop being finite meanwhile goes into quarantine with the model that it had.
+    """
+
+    fine_tune: int
+    """Passes over the client's own training samples, with the options of the method's own SGD."""
+    rounds: int
+    patience: int = 0
+    trains_theta = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.fine_tune >= 1, "fine_tune", self.fine_tune, "give at least 1")
+        object.__setattr__(self, "verbs", self.verbs and self.verbs | {"view"})
+
+    def init(self, engine: Engine, theta0: Params) -> TunedState:
+        state = self.method.init(engine, theta0)
+        return TunedState({n: t.clone() for n, t in state.theta.items()}, state)
+
+    def step(self, engine: Engine, state: TunedState, round: int) -> tuple[TunedState, Info]:
+        method, info = self.method.step(engine, state.method, round)
+        theta: Tree = method.theta
+        waited = int(info.get("waited", 0)) if self.patience else -1
+        if round + 1 == self.rounds or waited >= self.patience:
+            alone = engine.view("fine-tuning")  # where nobody is absent
+            sgd = replace(self.sgd, epochs=self.fine_tune, steps=0)
+            theta = alone.train(theta, sgd, round + 1, among=engine.health.healthy).theta
+            engine.quarantine(alone.health.reasons)
+        return TunedState({n: t.clone() for n, t in theta.items()}, method), info
+
+
 def check_shares(slow_momentum: float = 0.0, model_average: float = 0.0) -> None:
     """Refuse what is not a share of the past."""
     for name, value in (("slow_momentum", slow_momentum), ("model_average", model_average)):
@@ -226,6 +268,7 @@ def between_of(method: Method[Any]) -> Mapping[str, float]:
     """What is put around a method, by the names that records have for it."""
     found: dict[str, float] = {"slow_momentum": 0.0, "model_average": 0.0}
     while isinstance(method, Around):
-        found |= {n: value for n, value in vars(method).items() if n in (*found, "patience")}
+        names = (*found, "patience", "fine_tune")
+        found |= {n: value for n, value in vars(method).items() if n in names}
         method = method.method
     return found

@@ -99,7 +99,7 @@ def _own(instance: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     return {f.name: options[f.name] for f in fields(instance) if f.name in options}
 
 
-BETWEEN = ("slow_momentum", "model_average")
+BETWEEN = ("slow_momentum", "model_average", "fine_tune")
 """Settings that recipes choose and that a comparison may give a single method."""
 
 

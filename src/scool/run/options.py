@@ -104,6 +104,8 @@ class RunSettings:
     """Learning rates of single clients: CLIENT=RATE."""
     patience: int = 0
     """Evaluations without a better validation loss before the run stops; 0: it never does."""
+    fine_tune: int = 0
+    """Epochs that each client trains on alone, after the last round, before its model is judged."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "start", Start.of(self.start))
@@ -117,6 +119,7 @@ class RunSettings:
             require(0 < value <= 1, name, value, "give a fraction in (0, 1]; 1 is all")
         require(0 <= self.stragglers <= 1, "stragglers", self.stragglers, "give a share in [0, 1]")
         require(self.patience >= 0, "patience", self.patience, "give 0 (never stop) or more")
+        require(self.fine_tune >= 0, "fine_tune", self.fine_tune, "give epochs, or 0 for none")
         require(self.rounds >= 1, "rounds", self.rounds, "give at least 1")
         require(self.seed >= 0, "seed", self.seed, "give 0 or more")
         require(self.eval_every >= 1, "eval_every", self.eval_every, "give at least 1")
@@ -192,6 +195,8 @@ class Changes(TypedDict, total=False):
     - `client_lr` (none): learning rates of single clients, `{"port": 0.01}`, or (K,).
     - `patience` (0): evaluations without a better validation loss before the run stops
       and keeps the best models; 0: it never does.
+    - `fine_tune` (0): epochs that each client trains on, alone and on its own data, after the
+      last round and before its model is judged.
     """
 
     rounds: int
@@ -215,6 +220,7 @@ class Changes(TypedDict, total=False):
     straggler_steps: float
     client_lr: Mapping[str | int, float] | Sequence[float] | Tensor | Sequence[str]
     patience: int
+    fine_tune: int
 
 
 def with_changes(settings: RunSettings | None, changes: Mapping[str, Any]) -> RunSettings:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from scool.algorithms import METHODS, SCooL
-from scool.algorithms.between_rounds import EarlyStopping, with_between, with_share
+from scool.algorithms.between_rounds import EarlyStopping, FineTuned, with_between, with_share
 from scool.attendance import Attendance
 from scool.contracts import Engine, Method, Recorder
 from scool.data.build import with_validation
@@ -161,6 +161,8 @@ def prepare(
     method = with_between(method, settings.slow_momentum, settings.model_average)
     if settings.patience:
         method = EarlyStopping(method, settings.patience, min(settings.eval_every, settings.rounds))
+    if settings.fine_tune:
+        method = FineTuned(method, settings.fine_tune, settings.rounds, settings.patience)
     federation = prepare_data(federation, method, settings.seed)
     names = federation.client_names
     attendance = settings.attendance(federation.num_clients, names, method)
@@ -179,6 +181,8 @@ def prepare(
     check_test(federation, settings.strict, ranks.is_first)
     check_verbs(method, engine)
     predictor = method.predictor(module, federation.task)
+    remedy = f"{type(method.plain).__name__} answers with several models per client; give 0"
+    require(predictor is module or not settings.fine_tune, "fine_tune", settings.fine_tune, remedy)
     fixed = {} if order.out is None else fixed_tensors(predictor, parameters_of(predictor))
     identity = identity_of(method, federation, settings.seed, theta0, fixed)
     if settings.objective != Objective():
