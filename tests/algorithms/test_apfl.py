@@ -1,22 +1,17 @@
 """APFL against its formula, step by step, and its limits."""
 
 import pytest
-import torch
-from torch.func import functional_call
 
-from reference.local_steps import average, stacked
+from reference.local_steps import average, batch_gradient, stacked
 from scool.algorithms import APFL, FedAvg
 from scool.data.federation import Federation
 from scool.errors import ConfigError
-from scool.learning.local_sgd import LocalSGD, plan_batches
-from scool.learning.losses import LOSSES
-from scool.types import Params
+from scool.learning.local_sgd import LocalSGD
 from toys import (
     SIZES,
     assert_trees_close,
     assert_trees_equal,
     classification,
-    own_data,
     regression,
     start,
     tanh_net,
@@ -26,22 +21,10 @@ SGD = LocalSGD(lr=0.1, epochs=2, batch_size=3)
 K = len(SIZES)
 
 
-def gradient(federation: Federation, client: int, theta: Params, step: int) -> Params:
-    """Of the loss of a model on batch `step` of a client, counted from the start of the run."""
-    one, ids = LocalSGD(steps=1, batch_size=3), torch.arange(K)
-    plan = plan_batches(one, federation.train.mask, ids, step, 3)
-    rows = plan.position[client, 0][plan.weight[client, 0] > 0]
-    x, y = own_data(federation, client, torch.float64)
-    leaves = {n: t.clone().requires_grad_() for n, t in theta.items()}
-    module = tanh_net(outputs=federation.num_outputs)
-    loss = LOSSES[federation.task](functional_call(module, leaves, (x[rows],)), y[rows]).mean()
-    found = torch.autograd.grad(loss, list(leaves.values()))
-    return dict(zip(leaves, found, strict=True))
-
-
 @pytest.mark.parametrize("federation", [classification(), regression()], ids=["class", "regress"])
 def test_two_rounds_by_hand(federation: Federation) -> None:
-    engine, theta0 = start(federation, tanh_net(outputs=federation.num_outputs))
+    module = tanh_net(outputs=federation.num_outputs)
+    engine, theta0 = start(federation, module)
     method = APFL(sgd=SGD, alpha=0.6)
     state = method.init(engine, theta0)
     common, own, alpha = theta0, [theta0] * K, [0.6] * K
@@ -53,8 +36,8 @@ def test_two_rounds_by_hand(federation: Federation) -> None:
             w, v, a = common, own[i], alpha[i]
             for s in range(2 * -(-size // 3)):
                 mixed = {n: a * v[n] + (1 - a) * w[n] for n in w}
-                slope = gradient(federation, i, mixed, t * most + s)
-                plain = gradient(federation, i, w, t * most + s)
+                slope = batch_gradient(federation, module, mixed, i, t * most + s, 3)
+                plain = batch_gradient(federation, module, w, i, t * most + s, 3)
                 towards = sum(float(((v[n] - w[n]) * slope[n]).sum()) for n in w)
                 v = {n: v[n] - 0.1 * a * slope[n] for n in w}
                 w = {n: w[n] - 0.1 * plain[n] for n in w}

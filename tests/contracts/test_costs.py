@@ -187,6 +187,7 @@ TRAFFIC: dict[str, Callable[[Round], Cost]] = {
     "fedprox": server,
     "ditto": server,
     "apfl": server,
+    "fedala": server,
     "pfedme": server,
     "fedamp": server,
     "fedbn": server,  # of a model without layers that normalise
@@ -218,6 +219,7 @@ EPOCHS: dict[str, Callable[[Any], float]] = {
     # everyone fine-tunes, also who does not take part
     "fedavg-ft": lambda a: a.sgd.epochs + a.finetune_epochs / a.participation,
     "apfl": lambda a: 2 * a.sgd.epochs,  # the common model and the blend
+    "fedala": lambda a: a.sgd.epochs + a.weight_epochs,
     "ditto": lambda a: 2 * a.sgd.epochs,  # the common and the personal model
     "fedrep": lambda a: a.sgd.epochs + a.head_epochs,
     # four kinds, one with a head of its own, of judges and on all samples
@@ -236,6 +238,7 @@ OPTIONS: dict[str, Any] = {
     "sparsify_round": 1,
     "fraction": 0.34,  # two peers of six
     "select_rounds": 2,
+    "start_epochs": 1,
     "kappa": 1,
 }
 

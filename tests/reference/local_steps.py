@@ -49,6 +49,20 @@ def local_steps(
     return theta
 
 
+def batch_gradient(
+    federation: Federation, module: nn.Module, theta: Params, client: int, number: int, size: int
+) -> Params:
+    """Of the loss on batch `number` of a client, counted from the start of the run."""
+    ids = torch.arange(federation.num_clients)
+    one = LocalSGD(steps=1, batch_size=size)
+    plan = plan_batches(one, federation.train.mask, ids, number, 3)
+    rows = plan.position[client, 0][plan.weight[client, 0] > 0]
+    x, y = own_data(federation, client, torch.float64)
+    leaves = {name: value.clone().requires_grad_() for name, value in theta.items()}
+    loss = LOSSES[federation.task](functional_call(module, leaves, (x[rows],)), y[rows]).mean()
+    return dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+
+
 def own_loss(federation: Federation, module: nn.Module, theta: Params, client: int) -> float:
     """Mean loss over all of a client's own training samples."""
     x, y = own_data(federation, client, torch.float64)

@@ -7,6 +7,7 @@ from scool.algorithms.cga import CGA
 from scool.algorithms.dada import Dada
 from scool.algorithms.ditto import Ditto
 from scool.algorithms.dpsgd import DPSGD
+from scool.algorithms.fedala import FedALA
 from scool.algorithms.fedamp import FedAMP
 from scool.algorithms.fedavg import FedAvg
 from scool.algorithms.fedavg_ft import FedAvgFT
@@ -39,6 +40,7 @@ __all__ = [
     "SPDB",
     "Dada",
     "Ditto",
+    "FedALA",
     "FedAMP",
     "FedAvg",
     "FedAvgFT",
@@ -71,6 +73,7 @@ METHODS: dict[str, tuple[str, AnyAlgorithm]] = {
     "ditto": ("personal models pulled to a common one", Ditto()),
     "apfl": ("everyone's own blend of a personal and a common model", APFL()),
     "pfedme": ("personal models by Moreau envelopes", PFedMe()),
+    "fedala": ("the common model number by number, as far as it helps", FedALA()),
     "fedamp": ("attentive message passing between close models", FedAMP()),
     "ifca": ("clustered federated averaging", IFCA()),
     "fedfomo": ("fetched models, weighed by what helps validation", FedFomo()),

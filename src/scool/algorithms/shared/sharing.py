@@ -1,6 +1,6 @@
 """What methods do alike: who takes part, which tensors are shared, and what is made of models."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -60,8 +60,26 @@ def split_names(names: Iterable[str], personal: str, norms: Collection[str] = ()
         ConfigError: the model lacks such a layer, or nothing would be shared.
     """
     names = list(names)
+    chosen = named_tensors(names, personal, norms)
+    if len(chosen) == len(names) and names:
+        raise ConfigError(
+            f"personal = {personal!r} is the whole model: nothing would be shared. Name fewer "
+            "layers, or use the method `local`"
+        )
+    return Parts(frozenset(names) - chosen, chosen)
+
+
+def named_tensors(
+    names: Sequence[str], wanted: str, norms: Collection[str] = (), field: str = "personal"
+) -> frozenset[str]:
+    """The tensors of the layers in `wanted`, as `split_names` describes it; the option is called
+    `field`.
+
+    Raises:
+        ConfigError: the model lacks such a layer.
+    """
     chosen: set[str] = set()
-    for part in filter(None, (part.strip() for part in personal.split(","))):
+    for part in filter(None, (part.strip() for part in wanted.split(","))):
         prefix = names[-1].rpartition(".")[0] if part == "head" else part
         found = {name for name in names if name == prefix or name.startswith(f"{prefix}.")}
         if part == "head" and not prefix:
@@ -71,14 +89,9 @@ def split_names(names: Iterable[str], personal: str, norms: Collection[str] = ()
         if not found:
             special = {"head", "norm"} if norms else {"head"}
             layers = sorted({name.rpartition(".")[0] or name for name in names} | special)
-            unknown("layer of the model in personal:", part, layers)
+            unknown(f"layer of the model in {field}:", part, layers)
         chosen |= found
-    if len(chosen) == len(names) and names:
-        raise ConfigError(
-            f"personal = {personal!r} is the whole model: nothing would be shared. Name fewer "
-            "layers, or use the method `local`"
-        )
-    return Parts(frozenset(names) - chosen, frozenset(chosen))
+    return frozenset(chosen)
 
 
 def only(tree: Tree | Params, names: Collection[str]) -> Tree:
