@@ -10,6 +10,8 @@ EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 
 def test_there_are_examples() -> None:
     assert {path.stem for path in EXAMPLES} >= {
+        "adapters",
+        "clinics",
         "quickstart",
         "own_data",
         "own_method",

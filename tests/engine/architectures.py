@@ -232,11 +232,12 @@ CASES = {
         lambda: SEQ(nn.Linear(4, 8), SelfAttention(8, 2), nn.Flatten(), nn.Linear(24, 3)), (3, 4)
     ),
     "transformer": Case(
-        lambda: SEQ(
-            nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True, norm_first=True),
-            nn.Flatten(), nn.Linear(12, 3),
+        lambda: with_tokens(
+            lambda m, x: m.head(m.body(m.embed(x) + m.places.weight).flatten(1)),
+            places=nn.Embedding(5, 6), head=nn.Linear(30, 3),
+            body=nn.TransformerEncoderLayer(6, 2, 8, 0.0, batch_first=True, norm_first=True),
         ),
-        (3, 4),
+        WORDS, TOKENS,
     ),
     "batch-norm": Case(lambda: SEQ(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)), (4,)),
     "batch-norm-cumulative": Case(
@@ -293,11 +294,11 @@ CASES = {
         (4,), loop="no numpy",
     ),
     "lstm": Case(
-        lambda: Own(
-            lambda m, x: m.head(m.body(x)[0][:, -1]),
-            body=nn.LSTM(4, 5, batch_first=True), head=nn.Linear(5, 3),
+        lambda: with_tokens(
+            lambda m, x: m.head(m.body(m.embed(x))[0][:, -1]),
+            body=nn.LSTM(6, 5, batch_first=True), head=nn.Linear(5, 3),
         ),
-        (3, 4), loop=r"layer 'body' \(LSTM\) cannot",  # trains under vmap; its outputs do not
+        WORDS, TOKENS, loop=r"layer 'body' \(LSTM\) cannot",  # trains under vmap; its outputs do not
     ),
 }  # fmt: skip
 
