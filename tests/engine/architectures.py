@@ -298,7 +298,7 @@ CASES = {
             lambda m, x: m.head(m.body(m.embed(x))[0][:, -1]),
             body=nn.LSTM(6, 5, batch_first=True), head=nn.Linear(5, 3),
         ),
-        WORDS, TOKENS, loop=r"layer 'body' \(LSTM\) cannot",  # trains under vmap; its outputs do not
+        WORDS, TOKENS, loop=r"layer 'body' \(LSTM\) cannot",
     ),
 }  # fmt: skip
 
