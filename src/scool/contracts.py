@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from scool.data.federation import Task
 from scool.graph.edges import Edges, Matrix
 from scool.health import Health, Reason
-from scool.learning.local_sgd import LocalSGD, Pull
+from scool.learning.local_sgd import LocalSGD, Pull, Push
 from scool.learning.losses import CrossDraw, Loss
 from scool.types import Info, Params, Tree
 
@@ -258,11 +258,11 @@ class Engine(Protocol):
         sgd: LocalSGD,
         round: int,
         among: Tensor | None = None,
-        pull: Pull | None = None,
+        pull: Pull | Push | None = None,
         only: frozenset[str] | None = None,
     ) -> Trained:
         """The hot loop: the local steps of every client, or of those in `among` (K,) bool. `pull`
-        adds a proximal term to the tensors its anchor names, `only` says which learn. A client
+        adds a proximal or a linear term for the tensors it names, `only` says which learn. A client
         whose numbers stop being finite keeps the model it came with and goes into quarantine."""
         ...
 

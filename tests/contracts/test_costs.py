@@ -90,6 +90,11 @@ def server(r: Round) -> Cost:
     return of(2 * r.A, r.d)
 
 
+def server_with_variates(r: Round) -> Cost:
+    """2 |A| models, each with a control variate."""
+    return of(2 * r.A, 2 * r.d)
+
+
 def server_body(r: Round) -> Cost:
     """2 |A| bodies."""
     return of(2 * r.A, r.body)
@@ -185,6 +190,7 @@ TRAFFIC: dict[str, Callable[[Round], Cost]] = {
     "fedavg": server,
     "fedavg-ft": server,
     "fedprox": server,
+    "scaffold": server_with_variates,
     "ditto": server,
     "apfl": server,
     "fedala": server,

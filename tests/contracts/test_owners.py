@@ -21,7 +21,7 @@ from toys import assert_trees_equal, classification, is_finite, start
 
 SMALL = ModelConfig("mlp", hidden=(6,))
 FEDERATION = classification(sizes=(5, 3, 8, 6, 7, 4))
-COMMON = {"fedavg", "fedbn", "fedprox", "ifca", "fedper", "fedrep", "tracks"}
+COMMON = {"fedavg", "fedbn", "fedprox", "scaffold", "ifca", "fedper", "fedrep", "tracks"}
 """Their clients are scored with a model, or a part of one, that all have in common."""
 
 
@@ -72,7 +72,7 @@ def test_who_is_absent_keeps_its_model(name: str, make: Callable[[str], Method[A
             assert any(torch.equal(x, was[n]) for n, x in stays.items())
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedbn", "fedprox", "ifca"])
+@pytest.mark.parametrize("name", ["fedavg", "fedbn", "fedprox", "scaffold", "ifca"])
 def test_a_server_keeps_the_common_model_for_who_is_absent(name: str) -> None:
     algorithm = method(name)
     engine, theta0 = start(FEDERATION, attendance=Attendance(6, seed=3, participation=0.5))

@@ -14,7 +14,7 @@ from scool.engine.local import LocalEngine
 from scool.engine.steps.cpu_images import LARGE
 from scool.errors import ConfigError
 from scool.graph.edges import Edges
-from scool.learning.local_sgd import LocalSGD, Pull, plan_batches
+from scool.learning.local_sgd import LocalSGD, Pull, Push, plan_batches
 from scool.learning.losses import LOSSES, CrossDraw
 from scool.models import parameters_of
 from scool.types import Params, Tree
@@ -66,9 +66,14 @@ NETS = {"vmap": tanh_net, "fused": linear_net, "loop": drawing_net, "threads": w
 
 
 def naive(
-    engine: LocalEngine, module: nn.Module, theta: Tree, sgd: LocalSGD, pull: Pull, only: set[str]
+    engine: LocalEngine,
+    module: nn.Module,
+    theta: Tree,
+    sgd: LocalSGD,
+    pull: Pull | Push,
+    only: set[str],
 ) -> Tree:
-    """Each client alone with torch's optimiser and the proximal term written out."""
+    """Each client alone with torch's optimiser and the proximal or linear term written out."""
     federation = engine.federation
     plan = plan_batches(sgd, federation.train.mask, engine.owned, 1, engine.seed)
     done = []
@@ -84,6 +89,9 @@ def naive(
             if len(rows):
                 loss = mean_loss(module, params, x[rows], y[rows], federation.task)
                 for n, p in params.items():
+                    if isinstance(pull, Push):
+                        loss = loss + (pull.slope[n][client] * p).sum()
+                        continue
                     away = (p - pull.anchor[n][client]).square().sum()
                     loss = loss + pull.strength / 2 * away
                 optimiser.zero_grad()
@@ -96,16 +104,18 @@ def naive(
 @pytest.mark.parametrize("net", sorted(NETS))
 @pytest.mark.parametrize("sizes", [SIZES, (4, 4, 4, 4)])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_pull_is_a_proximal_term(net: str, sizes: tuple[int, ...], momentum: float) -> None:
+def test_pull_and_push_are_terms_of_the_objective(
+    net: str, sizes: tuple[int, ...], momentum: float
+) -> None:
     module = NETS[net]()
     engine, theta0 = start(classification(sizes), module)
     theta, anchor = (scattered(engine, theta0, seed=seed) for seed in (1, 2))
     sgd = LocalSGD(lr=0.1, epochs=2, batch_size=4, weight_decay=0.01, momentum=momentum)
-    pull = Pull(anchor, 0.7)
-    found = engine.train(theta, sgd, 1, pull=pull).theta
-    assert_trees_close(found, naive(engine, module, theta, sgd, pull, set(theta)), 1e-9)
     away = engine.train(theta, sgd, 1).theta
-    assert any(float((found[n] - away[n]).abs().max()) > 1e-3 for n in found)
+    for pull in (Pull(anchor, 0.7), Push(anchor)):
+        found = engine.train(theta, sgd, 1, pull=pull).theta
+        assert_trees_close(found, naive(engine, module, theta, sgd, pull, set(theta)), 1e-9)
+        assert any(float((found[n] - away[n]).abs().max()) > 1e-3 for n in found)
 
 
 @pytest.mark.parametrize("net", sorted(NETS))

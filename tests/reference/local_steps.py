@@ -24,9 +24,10 @@ def local_steps(
     anchor: Params | None = None,
     strength: float = 0.0,
     only: Collection[str] | None = None,
+    push: Params | None = None,
     seed: int = 3,
 ) -> Params:
-    """theta after the local steps of a round, with a pull and a choice of tensors."""
+    """theta after the local steps of a round, with a pull, a push and a choice of tensors."""
     ids = torch.arange(federation.num_clients)
     plan = plan_batches(sgd, federation.train.mask, ids, round, seed)
     x, y = own_data(federation, client, torch.float64)
@@ -45,6 +46,8 @@ def local_steps(
             assert step is not None
             if anchor is not None:
                 step = step + strength * (value - anchor[name])
+            if push is not None:
+                step = step + push[name]
             theta[name] = value - sgd.lr * step
     return theta
 

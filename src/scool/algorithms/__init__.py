@@ -23,6 +23,7 @@ from scool.algorithms.meta_l2c import MetaL2C
 from scool.algorithms.pens import PENS
 from scool.algorithms.pfedgraph import PFedGraph
 from scool.algorithms.pfedme import PFedMe
+from scool.algorithms.scaffold import Scaffold
 from scool.algorithms.scool import SCooL
 from scool.algorithms.spdb import SPDB
 from scool.algorithms.tracks import Tracks
@@ -54,6 +55,7 @@ __all__ = [
     "PFedGraph",
     "PFedMe",
     "SCooL",
+    "Scaffold",
     "Tracks",
     "Truth",
 ]
@@ -67,6 +69,7 @@ METHODS: dict[str, tuple[str, AnyAlgorithm]] = {
     "fedavg-ft": ("the same, fine-tuned by everyone before it is used", FedAvgFT()),
     "dpsgd": ("gossip on a fixed graph", DPSGD()),
     "fedprox": ("FedAvg, local steps pulled to the common model", FedProx()),
+    "scaffold": ("FedAvg, local steps corrected for drift", Scaffold()),
     "fedper": ("a common body, a personal head", FedPer()),
     "fedbn": ("FedAvg, everyone's own normalisation", FedBN()),
     "fedrep": ("the same, head first and then body", FedRep()),

@@ -33,7 +33,7 @@ from scool.errors import ConfigError, first_few
 from scool.graph.edges import Edges, Matrix
 from scool.graph.normalise import edges_without, without
 from scool.health import Health, Reason
-from scool.learning.local_sgd import LocalSGD, Pull, Rule
+from scool.learning.local_sgd import LocalSGD, Pull, Push, Rule
 from scool.learning.losses import CrossDraw, Objective
 from scool.types import Params, Tree, flat
 
@@ -147,13 +147,16 @@ class CommonVerbs(ABC):
         sgd: LocalSGD,
         round: int,
         among: Tensor | None = None,
-        pull: Pull | None = None,
+        pull: Pull | Push | None = None,
         only: frozenset[str] | None = None,
     ) -> Trained:
         chosen = self.active if among is None else self.active & among.cpu()
         self.ledger.add_samples(int(self._samples(sgd, round)[chosen].sum()))
-        rule = Rule(sgd.at_round(round), pull.strength if pull else 0.0, only)
-        anchor = pull.anchor if pull and pull.strength else None
+        rule, anchor = Rule(sgd.at_round(round), only=only), None
+        if isinstance(pull, Push):
+            rule, anchor = rule._replace(pushes=True), pull.slope
+        elif pull is not None and pull.strength:
+            rule, anchor = rule._replace(strength=pull.strength), pull.anchor
         return self.learn(theta, rule, anchor, round, chosen)
 
     def _samples(self, sgd: LocalSGD, round: int) -> Tensor:

@@ -144,12 +144,25 @@ class Pull(NamedTuple):
     strength: float  # lambda
 
 
+class Push(NamedTuple):
+    r"""A linear term of the local objective, $\langle g_i, \theta_i \rangle$: every gradient
+    becomes $\nabla L + g_i$."""
+
+    slope: Tree  # g_i of the clients held here
+
+
 class Rule(NamedTuple):
     """What a local step does with a gradient, the same for all clients and steps of a phase."""
 
     sgd: LocalSGD
     strength: float = 0.0  # of the pull towards an anchor
     only: frozenset[str] | None = None  # tensors that learn; None: all
+    pushes: bool = False  # the anchor is the slope of a push
+
+    @property
+    def moves_alone(self) -> bool:
+        """Whether a client without samples would move: by decay, pull or push."""
+        return self.sgd.weight_decay > 0 or self.strength > 0 or self.pushes
 
 
 class Batches(NamedTuple):

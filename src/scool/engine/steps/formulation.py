@@ -185,8 +185,8 @@ class Formulation:
         anchor: Tree | None,
     ) -> tuple[Tree, Tensor]:
         """The local phase of c clients: their models after it and the losses of their steps (c, S).
-        `anchor` belongs to the rule's pull. `theta` has c rows, or those that `phase.start` names;
-        then the next phase may overwrite the result.
+        `anchor` belongs to the rule's pull or push. `theta` has c rows, or those that `phase.start`
+        names; then the next phase may overwrite the result.
         """
         stepper = self._stepper(rule, phase, anchor, theta, samples.class_weights is None)
         rounds = self.is_bf16 and not isinstance(stepper, FusedStepper)  # which does it by itself
@@ -240,10 +240,9 @@ class Formulation:
         is_plain = sgd.optimizer == "sgd" and not sgd.momentum and not sgd.clip_norm
         is_plain &= takes_whole_layers(rule.only, theta)
         is_plain &= takes_whole_layers(frozenset(anchor) if anchor else None, theta)
-        decays = sgd.weight_decay > 0 or rule.strength > 0
-        decays_idle = decays and not bool(phase.active.all())
+        moves_idle = rule.moves_alone and not bool(phase.active.all())
         is_plain &= self.is_cuda or not self.is_bf16
-        if self._fused is not None and is_plain and not decays_idle:
+        if self._fused is not None and is_plain and not moves_idle:
             return FusedStepper(self._fused, self.loss, rule, self.is_bf16, are_alike)
         return GradientStepper(self._gradient, rule)
 

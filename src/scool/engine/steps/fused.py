@@ -208,7 +208,8 @@ class FusedStepper:
 
     def step(self, buffers: Tree, batch: Batch, active: Tensor) -> Tensor:
         r"""A client without samples has a zero gradient; weight decay and pull need all to be
-        active. The pull, $-\eta \lambda (\theta - a)$, is weight decay plus $\eta \lambda a$."""
+        active. The pull, $-\eta \lambda (\theta - a)$, is weight decay plus $\eta \lambda a$; a
+        push is $-\eta g$."""
         touched = torch.zeros((), device=batch.x.device, requires_grad=True)
         pulled = [n.removeprefix("anchor/") for n in buffers if n.startswith("anchor/")]
         lr, strength, only = self.sgd.lr, self.rule.strength, self.rule.only
@@ -220,7 +221,8 @@ class FusedStepper:
             torch.autograd.grad(outputs, [touched], gradient, allow_unused=True)
         for name in pulled:
             if only is None or name in only:
-                buffers[name].add_(buffers[f"anchor/{name}"], alpha=lr * strength)
+                share = -lr if self.rule.pushes else lr * strength
+                buffers[name].add_(buffers[f"anchor/{name}"], alpha=share)
         return means
 
     def _means(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -79,7 +79,8 @@ class Stepper(Protocol):
     """A way to take local steps. Buffers hold the models and whatever the optimiser carries."""
 
     def begin(self, theta: Tree, anchor: Tree | None) -> Tree:
-        """Fresh buffers; the caller's tensors are not changed. The anchor of a pull, if any."""
+        """Fresh buffers; the caller's tensors are not changed. The anchor of a pull, or the
+        slope of a push."""
         ...
 
     def load(
@@ -209,9 +210,9 @@ def one_client(
         optimiser.zero_grad()
         value.backward()
         for name, goal in split_statistics(anchor or {})[0].items():
-            away = values[name].detach() - goal
+            away = goal if rule.pushes else rule.strength * (values[name].detach() - goal)
             grad = values[name].grad
-            values[name].grad = rule.strength * away + (0 if grad is None else grad)
+            values[name].grad = away + (0 if grad is None else grad)
         if sgd.clip_norm:
             torch.nn.utils.clip_grad_norm_(learning, sgd.clip_norm)
         optimiser.step()
@@ -269,10 +270,12 @@ class GradientStepper:
         if self.rule.only is not None:
             grads = {name: g for name, g in grads.items() if name in self.rule.only}
             fresh = {name: t for name, t in fresh.items() if name in self.rule.only}
-        if self.rule.strength:
-            for name in [n for n in grads if f"anchor/{n}" in buffers]:
-                away = theta[name] - buffers[f"anchor/{name}"]
-                grads[name] = grads[name].add(away, alpha=self.rule.strength)
+        for name in [n for n in grads if f"anchor/{n}" in buffers]:
+            goal = buffers[f"anchor/{name}"]
+            if self.rule.pushes:
+                grads[name] = grads[name] + goal
+            else:
+                grads[name] = grads[name].add(theta[name] - goal, alpha=self.rule.strength)
         if self.sgd.clip_norm:
             grads = self._clipped(grads)
         buffers["/steps"] += active
