@@ -15,7 +15,8 @@ from scool.peer.identity import Keys
 
 def leaf(key: object, days: int = 30) -> bytes:
     authority = identity.new_authority("test")
-    return identity.sign_leaf(identity.request("ann", key), "localhost:1", *authority, days=days)
+    wanted = identity.read_request(identity.pem(identity.request("ann", "localhost:1", key)))
+    return identity.sign_leaf(wanted, *authority, days=days)
 
 
 def test_signatures_hold_for_the_one_who_signed(tmp_path: Path) -> None:

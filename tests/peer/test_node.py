@@ -22,8 +22,9 @@ from toys import classification
 
 pytest.importorskip("cryptography", reason="pip install scool[peer]")
 
+from scool.peer.identity import Keys
 from scool.peer.node import run_owner
-from scool.peer.owner import open_owner
+from scool.peer.owner import open_owner, sign, write_signatures
 from scool.peer.pilot import Trial, make_pilot
 from scool.peer.status import read_status
 
@@ -67,7 +68,7 @@ def simulated(folder: Path) -> scool.Result:
     clients = [dict(np.load(folder / name / "data.npz")) for name in NAMES]
     return scool.fit(
         from_arrays(clients, num_classes=agreement.outputs),
-        agreement.build_model(),
+        agreement.builder(folder),
         agreement.build_method(),
         rounds=agreement.rounds,
         seed=agreement.seed,
@@ -90,6 +91,7 @@ def check_equal(folder: Path, expected: scool.Result) -> None:
 def test_a_pilot_gives_what_the_simulator_gives(pilot: Path) -> None:
     take_part(pilot)
     check_equal(pilot, simulated(pilot))
+    assert open_owner(pilot / "bob").signatures.keys() == set(NAMES)
     status = read_status(pilot / "bob")
     assert status["state"] == "finished" and status["round"] == ROUNDS and not status["problems"]
     with pytest.raises(ScoolError, match="holds no model of client 0: it is that of client 1"):
@@ -119,14 +121,19 @@ def spoil(file: str, old: str, new: str) -> Any:
 
 
 def agree(**changes: Any) -> Any:
-    """Another agreement, with an id that fits."""
+    """Another agreement, with an id that fits, and signed."""
 
     def change(folder: Path) -> None:
         named = json.loads((folder / "agreement.json").read_text()) | changes
         del named["run"]
         members = tuple(scool.peer.agreement.Member(**m) for m in named.pop("members"))
         named["inputs"] = tuple(named["inputs"])
-        Agreement(**named, members=members).write(folder)
+        agreement = Agreement(**named, members=members)
+        agreement.write(folder)
+        leaves = [(folder / "members" / f"{name}.pem").read_bytes() for name in NAMES]
+        place = NAMES.index(folder.name)
+        keys = Keys((folder / "key.pem").read_bytes(), leaves, place)
+        write_signatures(folder, {folder.name: sign(agreement, keys)})
 
     return change
 
@@ -140,7 +147,7 @@ def other_certificate(folder: Path) -> None:
 
 
 SPOILT = {
-    "is not the folder of a member": lambda folder: (folder / "agreement.json").unlink(),
+    "has no agreement.json: nobody has joined": lambda folder: (folder / "agreement.json").unlink(),
     "was changed: its id does not match": spoil("agreement.json", '"rounds": 4', '"rounds": 5'),
     "is damaged": spoil("agreement.json", '"rounds": 4,', ""),
     "is for scool 9.9, and this is": agree(version="9.9"),
@@ -156,9 +163,13 @@ SPOILT = {
     r"the data are classification, inputs \(3,\)": other_data,
     "data.npz' cannot be read": lambda folder: (folder / "data.npz").unlink(),
     "mine:load' cannot be loaded": spoil("peer.toml", '"data.npz"', '"mine:load"'),
-    "give FILE.npz or module:function": spoil("peer.toml", '"data.npz"', '"data.csv"'),
+    "give FILE.npz, FILE.csv,": spoil("peer.toml", '"data.npz"', '"data.txt"'),
+    "data.csv is a table, and the agreement does": spoil("peer.toml", "data.npz", "data.csv"),
+    "unknown option 'dat': did you mean 'data'": spoil("peer.toml", "data =", "dat ="),
+    "bob has not signed the agreement": spoil("signatures.json", '"bob"', '"cat"'),
+    "signatures.json is damaged": spoil("signatures.json", "{", "["),
     "is not valid TOML": spoil("peer.toml", "name =", "name"),
-    "lacks 'name'": spoil("peer.toml", "name =", "nom ="),
+    "lacks 'name'": spoil("peer.toml", 'name = "bob"', ""),
     "unknown member 'eve'": spoil("peer.toml", '"bob"', '"eve"'),
     "leaf.pem is not the certificate of cat": spoil("peer.toml", '"bob"', '"cat"'),
     "the certificate of cat is not the one agreed on": other_certificate,

@@ -1,6 +1,5 @@
 """Owners in processes of their own, over TLS on loopback, one of them killed on the way."""
 
-import multiprocessing
 import os
 import signal
 import time
@@ -14,36 +13,10 @@ pytest.importorskip("cryptography", reason="pip install scool[peer]")
 
 from peer.test_node import NAMES, OPTIONS, check_equal, simulated
 from peer.test_zenoh import free_addresses, wait_for
-from peer.warm import take_part
 from scool.errors import ScoolError
 from scool.peer import pilot
 from scool.peer.status import read_status
 from toys import classification
-
-
-@pytest.fixture(scope="module")
-def start() -> Any:
-    """Starts `scool peer run` of a folder in a process that has everything imported already."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["peer.warm"])
-    started: list[Any] = []
-
-    def begin(folder: Path) -> Any:
-        said = str(folder) + ".err"
-        started.append(context.Process(target=take_part, args=(str(folder), said), daemon=True))
-        started[-1].start()
-        return started[-1]
-
-    yield begin
-    for process in started:
-        if process.is_alive():
-            process.kill()
-    if before is None:
-        del os.environ["PYTHONPATH"]
-    else:
-        os.environ["PYTHONPATH"] = before
 
 
 def rounds_of(folder: Path) -> int:

@@ -33,8 +33,8 @@ def issue(folder: Path, name: str, address: str, authority: tuple[Any, bytes]) -
     folder.mkdir()
     files, key = Files.of(folder), identity.new_key()
     identity.write_key(files.key, key)
-    request = identity.request(name, key)
-    files.leaf.write_bytes(identity.sign_leaf(request, address, *authority))
+    wanted = identity.read_request(identity.pem(identity.request(name, address, key)))
+    files.leaf.write_bytes(identity.sign_leaf(wanted, *authority))
     files.authority.write_bytes(authority[1])
     return files
 

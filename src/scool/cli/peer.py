@@ -1,4 +1,4 @@
-"""`scool peer pilot | run | status`: owners on machines of their own."""
+"""`scool peer`: owners on machines of their own. Making a run is in `peer_joining.py`."""
 
 import json as json_module
 import sys
@@ -9,15 +9,21 @@ from pathlib import Path
 import tyro
 
 from scool.cli.arguments import Shown, read_toml
+from scool.cli.export import export
+from scool.cli.peer_joining import init, invite, join
 from scool.cli.run import print_summary
 from scool.display.live import Console
 from scool.errors import ConfigError, ScoolError, nearest, printable
 
 USAGE = """usage: scool peer COMMAND
 
-  pilot DIR a=HOST:PORT b=HOST:PORT ...   ready folders for a trial, one per owner
+  init NAME --listen HOST:PORT            a folder with a key, and a request for the founder
+  invite run.toml *.request               the founder: an agreement and certificates for all
+  join DIR INVITE                         see what is asked, check the data, and sign
   run DIR                                 take part as the owner of a folder
   status DIR...                           how the peers of these folders are doing
+  export DIR                              the own model and row of the graph, for other programs
+  pilot DIR a=HOST:PORT b=HOST:PORT ...   ready folders for a trial, one per owner
 
 scool peer COMMAND --help lists the options of a command.
 """
@@ -60,6 +66,18 @@ class StatusCommand:
     """Owners' folders, or folders that hold some."""
     json: bool = False
     """Print JSON: one object per peer and line."""
+
+
+@dataclass(frozen=True)
+class ExportCommand:
+    """Write the own model and the own row of the graph for other programs."""
+
+    folder: tyro.conf.Positional[Path]
+    """The owner's folder."""
+    out: Path | None = None
+    """Folder for the files; default: `export` in the owner's folder."""
+    onnx: bool = False
+    """Also write the model as an ONNX program; needs scool[onnx]."""
 
 
 def peer(arguments: Sequence[str]) -> int:
@@ -135,4 +153,22 @@ def _status(arguments: Sequence[str]) -> int:
     return 0
 
 
-COMMANDS = {"pilot": _pilot, "run": _run, "status": _status}
+def _export(arguments: Sequence[str]) -> int:
+    from scool.peer.agreement import Agreement
+    from scool.peer.owner import RECORDS
+
+    command = tyro.cli(ExportCommand, args=list(arguments), prog="scool peer export")
+    Agreement.read(command.folder)
+    out = ["--out", str(command.out or command.folder / "export")]
+    return export([str(command.folder / RECORDS), *out, *(["--onnx"] if command.onnx else [])])
+
+
+COMMANDS = {
+    "init": init,
+    "invite": invite,
+    "join": join,
+    "run": _run,
+    "status": _status,
+    "export": _export,
+    "pilot": _pilot,
+}

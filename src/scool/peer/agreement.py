@@ -4,24 +4,26 @@ names: whoever speaks in the run has agreed to all of it."""
 import hashlib
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 import torch
+from torch import nn
 
 from scool.contracts import Method
 from scool.data.catalogue import DataConfig
 from scool.data.federation import Federation
 from scool.errors import ConfigError, DataError, RunError, require, unknown
-from scool.models import ModelConfig
+from scool.models import ModelConfig, initial_params
+from scool.peer.code import digest_of_code, function_of
 from scool.peer.identity import check_name, host_of
 from scool.peer.offered import check_elastic, check_method
 from scool.recording.disk import write_bytes
+from scool.run.checks import checked_model
 from scool.run.config import default_run
 from scool.run.options import with_options
-from scool.run.prepare import prepare_model
 from scool.types import Params
 from scool.version import __version__
 
@@ -44,7 +46,7 @@ class Agreement:
 
     method: str
     algorithm: Mapping[str, Any]  # all options of the method
-    model: Mapping[str, Any]  # all options of the network
+    model: Mapping[str, Any]  # all options of the network; or `function` and `sha256` of its file
     rounds: int
     seed: int
     mode: Mode
@@ -57,6 +59,8 @@ class Agreement:
     deadline: float = 60.0  # elastic: seconds of a round after which it goes on without the rest
     places: int = 0  # elastic: members there may come to be, those of today among them; 0: no more
     min_peers: int = 2  # elastic: with fewer peers there a round does not begin
+    table: Mapping[str, Any] = field(default_factory=dict)
+    """How tables become numbers: `label`, `classes`, `numbers` and `categories`; see `table.py`."""
 
     def canonical(self) -> bytes:
         """The same agreement gives the same bytes."""
@@ -91,8 +95,26 @@ class Agreement:
         check_method(method, self.method)
         return method
 
-    def build_model(self) -> ModelConfig:
-        return with_options(ModelConfig(), self.model, "model")
+    def builder(self, folder: Path) -> ModelConfig | Callable[[], nn.Module]:
+        """The network, by name or by a function that a file in the folder (or a package) has.
+
+        Raises:
+            ConfigError: the function is not there, or its file is not the agreed one.
+        """
+        name = self.model.get("function")
+        if name is None:
+            return with_options(ModelConfig(), self.model, "model")
+        found = function_of(name, folder, "model")
+        if digest_of_code(found) != self.model.get("sha256"):
+            raise ConfigError(
+                f"the file of {name} is not the agreed one: its SHA-256 is {digest_of_code(found)},"
+                f" and agreed is {self.model.get('sha256')}. Bring back the agreed file"
+            )
+        return found
+
+    def first_model(self, folder: Path) -> Params:
+        """theta^0, which every member starts from."""
+        return first_model(self.builder(folder), self.inputs, self.outputs, self.seed)
 
     def check(self) -> None:
         """Refuse an agreement that this program cannot keep.
@@ -146,21 +168,40 @@ class Agreement:
                 "data of the agreed kind, or make another agreement"
             )
 
-    def check_start(self, own: Federation) -> None:
+    def check_start(self, folder: Path) -> None:
         """Refuse to begin with another first model than the others.
 
         Raises:
             ConfigError: the digests differ.
         """
-        if first_model_digest(self.build_model(), own, self.seed) != self.theta0:
+        if digest_of_model(self.first_model(folder)) != self.theta0:
             raise ConfigError(
                 "the first model differs from the agreed one: another version of torch makes "
                 f"other random numbers (this is {torch.__version__}). Install the same everywhere"
             )
 
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; `of` reads it."""
+        return {"run": self.run, **asdict(self)}
+
+    @classmethod
+    def of(cls, named: Mapping[str, Any], where: object) -> Self:
+        """Raises:
+        RunError: it is damaged, or its id does not fit.
+        """
+        try:
+            given = dict(named)
+            run = given.pop("run")
+            members = tuple(Member(**member) for member in given.pop("members"))
+            found = cls(**{**given, "inputs": tuple(given["inputs"]), "members": members})
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise RunError(f"{where} is damaged ({error}): bring back a copy") from error
+        if found.run != run:
+            raise RunError(f"{where} was changed: its id does not match. Bring back a copy")
+        return found
+
     def write(self, folder: Path) -> None:
-        text = json.dumps({"run": self.run, **asdict(self)}, indent=2)
-        write_bytes(folder / NAME, text.encode())
+        write_bytes(folder / NAME, json.dumps(self.as_dict(), indent=2).encode())
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -169,20 +210,14 @@ class Agreement:
         """
         path = folder / NAME
         try:
-            named = json.loads(path.read_bytes())
-            run = named.pop("run")
-            members = tuple(Member(**member) for member in named.pop("members"))
-            found = cls(**{**named, "inputs": tuple(named["inputs"]), "members": members})
+            return cls.of(json.loads(path.read_bytes()), path)
         except FileNotFoundError:
             raise RunError(
-                f"{folder} is not the folder of a member: it has no {NAME}. "
-                "`scool peer pilot` makes some for a trial"
+                f"{folder} has no {NAME}: nobody has joined a run there. `scool peer join {folder} "
+                "INVITE` does; `scool peer pilot` makes ready folders for a trial"
             ) from None
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except ValueError as error:
             raise RunError(f"{path} is damaged ({error}): bring back a copy") from error
-        if found.run != run:
-            raise RunError(f"{path} was changed: its id does not match. Bring back a copy")
-        return found
 
 
 def digest_of_model(theta0: Params) -> str:
@@ -194,6 +229,9 @@ def digest_of_model(theta0: Params) -> str:
     return f"sha256:{sha.hexdigest()}"
 
 
-def first_model_digest(model: ModelConfig, federation: Federation, seed: int) -> str:
-    """The digest of the model that every member of a run starts from."""
-    return digest_of_model(prepare_model(model, federation, seed)[1])
+def first_model(
+    network: ModelConfig | Callable[[], nn.Module], inputs: tuple[int, ...], outputs: int, seed: int
+) -> Params:
+    """theta^0 of a network for samples of a shape."""
+    build = network.builder(inputs, outputs) if isinstance(network, ModelConfig) else network
+    return initial_params(checked_model(build), seed)[1]

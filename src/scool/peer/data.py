@@ -72,6 +72,7 @@ def alone(own: Federation, place: int, names: Sequence[str], widths: Mapping[str
         transform=own.transform,
         client_names=tuple(names),
         class_names=own.class_names,
+        preprocessing=own.preprocessing,
     )
 
 

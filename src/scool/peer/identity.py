@@ -15,11 +15,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from scool.errors import ConfigError, RunError, require
+from scool.errors import ConfigError, require
 
 DAYS = 30  # that a leaf is valid
 SLACK = datetime.timedelta(hours=1)  # by which clocks may differ
 _SHA = ec.ECDSA(hashes.SHA256())
+_SCHEME = "scool://"  # of the address in a request
 
 
 def check_name(name: str) -> str:
@@ -59,9 +60,51 @@ def write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
     )
 
 
-def request(name: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateSigningRequest:
-    """What an owner sends to the founder: its name and public key, signed with the key."""
-    return x509.CertificateSigningRequestBuilder().subject_name(_named(name)).sign(key, _hash())
+def request(
+    name: str, address: str, key: ec.EllipticCurvePrivateKey
+) -> x509.CertificateSigningRequest:
+    """What an owner sends to the founder: its name, address and public key, signed with the key."""
+    where = x509.UniformResourceIdentifier(f"{_SCHEME}{address}")
+    builder = x509.CertificateSigningRequestBuilder().subject_name(_named(name))
+    names = x509.SubjectAlternativeName([_host_name(host_of(address)), where])
+    return builder.add_extension(names, critical=False).sign(key, _hash())
+
+
+class Wanted(NamedTuple):
+    """A certificate request, read and checked."""
+
+    name: str
+    address: str
+    signing: x509.CertificateSigningRequest
+
+    @property
+    def key(self) -> str:
+        """The fingerprint of the public key, which owners may compare by telephone."""
+        return key_fingerprint(self.signing.public_key())
+
+
+def read_request(data: bytes, where: object = "the request") -> Wanted:
+    """A request as it came by mail.
+
+    Raises:
+        ConfigError: it is none of `scool peer init`, or was changed on the way.
+    """
+    try:
+        found = x509.load_pem_x509_csr(data)
+        is_whole = found.is_signature_valid
+        name = _common_name(found.subject)
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        [address] = names.get_values_for_type(x509.UniformResourceIdentifier)
+    except (ValueError, IndexError, x509.ExtensionNotFound) as error:
+        raise ConfigError(
+            f"{where} is not a certificate request of `scool peer init` ({error}): ask its owner "
+            "for the file NAME.request"
+        ) from error
+    if not is_whole:
+        raise ConfigError(f"{where} was changed on its way: ask its owner to send it again")
+    address = address.removeprefix(_SCHEME)
+    host_of(address)
+    return Wanted(check_name(name), address, found)
 
 
 def new_authority(run: str, days: int = DAYS) -> tuple[ec.EllipticCurvePrivateKey, bytes]:
@@ -75,26 +118,20 @@ def new_authority(run: str, days: int = DAYS) -> tuple[ec.EllipticCurvePrivateKe
 
 
 def sign_leaf(
-    wanted: x509.CertificateSigningRequest,
-    address: str,
+    wanted: Wanted,
     authority_key: ec.EllipticCurvePrivateKey,
     authority: bytes,
     days: int = DAYS,
 ) -> bytes:
-    """The certificate (PEM) of a member at an address.
-
-    Raises:
-        RunError: the request is not signed with the key it names.
-    """
-    if not wanted.is_signature_valid:
-        raise RunError("a certificate request has a wrong signature: ask its owner for another")
+    """The certificate (PEM) of a member at its address."""
     issuer = x509.load_pem_x509_certificate(authority).subject
+    names = x509.SubjectAlternativeName([_host_name(host_of(wanted.address))])
     usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     builder = (
-        _certificate(wanted.subject, issuer, wanted.public_key(), days)
+        _certificate(wanted.signing.subject, issuer, wanted.signing.public_key(), days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_host_name(host_of(address))]), critical=False)
+        .add_extension(names, critical=False)
     )
     return pem(builder.sign(authority_key, _hash()))
 
@@ -103,6 +140,49 @@ def fingerprint(certificate: bytes) -> str:
     """SHA-256 of a certificate (PEM), as it is pinned in the agreement."""
     der = _load(certificate).public_bytes(serialization.Encoding.DER)
     return f"sha256:{hashlib.sha256(der).hexdigest()}"
+
+
+def key_fingerprint(public: object) -> str:
+    """SHA-256 of a public key."""
+    assert isinstance(public, ec.EllipticCurvePublicKey)
+    der = public.public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return f"sha256:{hashlib.sha256(der).hexdigest()}"
+
+
+def check_leaf(leaf: bytes, name: str, authority: bytes) -> None:
+    """Refuse a certificate that is not of this name and authority, or not valid now.
+
+    Raises:
+        ConfigError: says which of these.
+    """
+    found = _load(leaf)
+    if _common_name(found.subject) != name:
+        raise ConfigError(f"the certificate of {name} is that of {_common_name(found.subject)}")
+    try:
+        found.verify_directly_issued_by(_load(authority))
+    except (ValueError, TypeError, InvalidSignature) as error:
+        raise ConfigError(f"the certificate of {name} is of another authority") from error
+    check_time(found, f"the certificate of {name}")
+
+
+def read_key(data: bytes) -> ec.EllipticCurvePrivateKey:
+    """Raises:
+    ConfigError: it is no such key.
+    """
+    try:
+        found = serialization.load_pem_private_key(data, password=None)
+    except (ValueError, TypeError) as error:
+        raise ConfigError("key.pem cannot be read: bring back a copy") from error
+    if not isinstance(found, ec.EllipticCurvePrivateKey):
+        raise ConfigError("key.pem is of another kind than `scool peer init` makes")
+    return found
+
+
+def is_of(key: ec.EllipticCurvePrivateKey, leaf: bytes) -> bool:
+    """Whether a certificate is for this key."""
+    return _load(leaf).public_key() == key.public_key()
 
 
 def pem(made: x509.Certificate | x509.CertificateSigningRequest) -> bytes:
@@ -131,13 +211,12 @@ class Keys:
         Raises:
             ConfigError: the key is not that of the leaf, or the leaf is not valid now.
         """
-        found = serialization.load_pem_private_key(key, password=None)
-        public = [_load(leaf).public_key() for leaf in leaves]
-        is_right = isinstance(found, ec.EllipticCurvePrivateKey)
-        if not is_right or found.public_key() != public[place]:
+        found = read_key(key)
+        if not is_of(found, leaves[place]):
             raise ConfigError("key.pem is not the key of leaf.pem: bring back the one made with it")
-        self._key, self._public = found, public
-        _check_time(_load(leaves[place]))
+        self._key = found
+        self._public = [_load(leaf).public_key() for leaf in leaves]
+        check_time(_load(leaves[place]), "leaf.pem")
 
     def sign(self, header: bytes) -> bytes:
         return self._key.sign(header, _SHA)
@@ -161,18 +240,23 @@ def _load(certificate: bytes) -> x509.Certificate:
         raise ConfigError(f"a certificate cannot be read ({error}): bring back a copy") from error
 
 
-def _check_time(leaf: x509.Certificate) -> None:
+def check_time(leaf: x509.Certificate, what: str) -> None:
+    """Refuse a certificate that is not valid now."""
     now = datetime.datetime.now(datetime.UTC)
     if now > leaf.not_valid_after_utc:
         raise ConfigError(
-            f"leaf.pem expired on {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC: make the run "
+            f"{what} expired on {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC: make the run "
             "again with new certificates, or set the clock of this machine right"
         )
     if now < leaf.not_valid_before_utc:
         raise ConfigError(
-            f"leaf.pem is valid from {leaf.not_valid_before_utc:%Y-%m-%d %H:%M} UTC on: set the "
+            f"{what} is valid from {leaf.not_valid_before_utc:%Y-%m-%d %H:%M} UTC on: set the "
             "clock of this machine right"
         )
+
+
+def _common_name(name: x509.Name) -> str:
+    return str(name.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
 
 
 def _hash() -> hashes.SHA256:

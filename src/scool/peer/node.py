@@ -24,7 +24,6 @@ from scool.peer.words import hear_hello, say_hello
 from scool.recording.folder import RunFolder
 from scool.run.loop import Interrupted, carry_out
 from scool.run.options import RunSettings
-from scool.run.prepare import prepare_model
 
 LINGER = 60.0  # seconds for which a peer that is done goes on serving those who are not
 
@@ -38,6 +37,7 @@ def connect(owner: Owner, largest: int) -> Transport:
 
     agreement = owner.agreement
     addresses = [member.address for member in agreement.members]
+    addresses[owner.place] = owner.settings.listen or addresses[owner.place]
     files = Files.of(owner.folder)
     return ZenohTransport(agreement.run, owner.place, agreement.names, addresses, files, largest)
 
@@ -61,15 +61,15 @@ def run_owner(
     """
     agreement = owner.agreement
     _check_open(owner)
-    own, method, model = owner.load(), agreement.build_method(), agreement.build_model()
-    agreement.check_start(own)
-    largest = largest_message(prepare_model(model, own, agreement.seed)[1])
+    own, method, model = owner.load(), agreement.build_method(), agreement.builder(owner.folder)
+    agreement.check_start(owner.folder)
+    largest = largest_message(agreement.first_model(owner.folder))
     with contextlib.ExitStack() as held:
         transport = connect(owner, largest)
         held.callback(transport.close)
         post = Post(transport, agreement.run, len(agreement.members), largest, owner.keys)
         status = StatusFile(owner, post, tell)
-        post.waiting = status.waiting
+        post.waiting, post.admit = status.waiting, owner.admit
         try:
             part = _Part(owner, post, about(own))
             settings = RunSettings(
@@ -115,7 +115,7 @@ class _Part:
         self.names = (*agreement.names, *(f"place-{place}" for place in free))
         self.members = {post.place: mine}
         self.view: Together | Elastic = Together(post)
-        say_hello(post, mine)
+        say_hello(post, mine, owner.signatures[owner.name])
         if agreement.mode == "elastic":
             limits = agreement.rounds, agreement.deadline, agreement.min_peers
             self.view = Elastic(post, *limits, is_back=self.is_back)

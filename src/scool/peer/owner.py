@@ -1,8 +1,8 @@
 """An owner's folder: its private `peer.toml`, its keys, and its data."""
 
-import importlib
-import sys
+import json
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,13 +10,45 @@ import numpy as np
 
 from scool.data.arrays import from_arrays
 from scool.data.federation import Federation
-from scool.errors import ConfigError, DataError
+from scool.errors import ConfigError, DataError, ScoolError, nearest, require
 from scool.peer.agreement import Agreement
+from scool.peer.code import function_of
 from scool.peer.identity import Files, Keys, fingerprint
+from scool.peer.table import ENDINGS, read_own_table
+from scool.recording.disk import write_bytes
 
 SETTINGS = "peer.toml"
 RECORDS = "run"
 MEMBERS = "members"
+SIGNATURES = "signatures.json"
+
+
+class Settings(NamedTuple):
+    """What `peer.toml` says. It is private: nothing of it is sent."""
+
+    name: str
+    data: str = "data.npz"
+    listen: str = ""  # where to listen, if not at the agreed address: 0.0.0.0:7447 behind a router
+    test_fraction: float = 0.2  # of the samples, where there is no test data
+
+    @classmethod
+    def read(cls, folder: Path) -> "Settings":
+        """Raises:
+        ConfigError: the file is missing or says what cannot be.
+        """
+        path = folder / SETTINGS
+        try:
+            found = tomllib.loads(read_bytes(path).decode())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} is not valid TOML: {error}") from error
+        for name, value in found.items():
+            if name not in cls._fields:
+                raise ConfigError(f"unknown option {name!r}: {nearest(name, cls._fields)}")
+            kind = float if name == "test_fraction" else str
+            require(isinstance(value, kind), name, value, f"give a {kind.__name__} in {path}")
+        if "name" not in found:
+            raise ConfigError(f"{path} lacks 'name': write name = \"...\"")
+        return cls(**found)
 
 
 class Owner(NamedTuple):
@@ -26,7 +58,7 @@ class Owner(NamedTuple):
     agreement: Agreement
     place: int
     keys: Keys
-    data: str
+    settings: Settings
 
     @property
     def name(self) -> str:
@@ -37,21 +69,72 @@ class Owner(NamedTuple):
         """The run folder."""
         return self.folder / RECORDS
 
+    @property
+    def signatures(self) -> dict[str, str]:
+        """Who has signed the agreement, as far as is known here: name -> signature."""
+        return json.loads(read_bytes(self.folder / SIGNATURES))
+
+    def admit(self, place: int, hello: Mapping[str, Any]) -> None:
+        """Check the signature under the agreement that another member shows, and keep it.
+
+        Raises:
+            ConfigError: it has not signed.
+        """
+        name, signature = self.agreement.names[place], hello.get("signature")
+        check_signature(self.keys, self.agreement, place, signature)
+        if (known := self.signatures).get(name) is None:
+            write_signatures(self.folder, known | {name: str(signature)})
+
     def load(self) -> Federation:
         """The owner's data, as a federation of one client.
 
         Raises:
             DataError: they cannot be read, or are of another kind than agreed.
         """
+        return load_data(self.folder, self.settings, self.agreement)
+
+
+def load_data(folder: Path, settings: Settings, agreement: Agreement) -> Federation:
+    """The data that `peer.toml` names, checked against the agreement."""
+    if settings.data.endswith(ENDINGS):
+        where, share = folder / settings.data, settings.test_fraction
+        own = read_own_table(where, agreement.table, settings.name, share, agreement.seed)
+    else:
+        is_regression = agreement.task == "regression"
         own = from_arrays(
-            [_read(self.data, self.folder)],
-            name=self.name,
-            task="regression" if self.agreement.task == "regression" else "classification",
-            num_classes=None if self.agreement.task == "regression" else self.agreement.outputs,
-            seed=self.agreement.seed,
+            [_read(settings.data, folder)],
+            name=settings.name,
+            task="regression" if is_regression else "classification",
+            num_classes=None if is_regression else agreement.outputs,
+            test_fraction=settings.test_fraction,
+            seed=agreement.seed,
         )
-        self.agreement.check_data(own)
-        return own
+    agreement.check_data(own)
+    return own
+
+
+def sign(agreement: Agreement, keys: Keys) -> str:
+    """A member's signature under the agreement."""
+    return keys.sign(agreement.canonical()).hex()
+
+
+def check_signature(keys: Keys, agreement: Agreement, place: int, signature: object) -> None:
+    """Refuse what is not the signature of a member under the agreement.
+
+    Raises:
+        ConfigError: names the member.
+    """
+    try:
+        found = bytes.fromhex(str(signature))
+    except ValueError:
+        found = b""
+    if not keys.is_from(place, agreement.canonical(), found):
+        name = agreement.names[place]
+        raise ConfigError(f"{name} has not signed the agreement of this run: has it joined?")
+
+
+def write_signatures(folder: Path, signatures: dict[str, str]) -> None:
+    write_bytes(folder / SIGNATURES, json.dumps(signatures, indent=2).encode())
 
 
 def open_owner(folder: Path) -> Owner:
@@ -62,34 +145,28 @@ def open_owner(folder: Path) -> Owner:
     """
     agreement = Agreement.read(folder)
     agreement.check()
-    settings = _settings(folder / SETTINGS)
-    place = agreement.place_of(settings["name"])
+    settings = Settings.read(folder)
+    place = agreement.place_of(settings.name)
     files = Files.of(folder)
-    leaves = [_bytes(folder / MEMBERS / f"{name}.pem") for name in agreement.names]
+    leaves = [read_bytes(folder / MEMBERS / f"{name}.pem") for name in agreement.names]
     for member, leaf in zip(agreement.members, leaves, strict=True):
         if fingerprint(leaf) != member.leaf:
             raise ConfigError(
                 f"the certificate of {member.name} is not the one agreed on: bring back "
                 f"{MEMBERS}/{member.name}.pem"
             )
-    if _bytes(files.leaf) != leaves[place]:
-        raise ConfigError(f"leaf.pem is not the certificate of {settings['name']}: bring it back")
-    return Owner(folder, agreement, place, Keys(_bytes(files.key), leaves, place), settings["data"])
-
-
-def _settings(path: Path) -> dict[str, str]:
-    """`name` and `data` of peer.toml."""
+    if read_bytes(files.leaf) != leaves[place]:
+        raise ConfigError(f"leaf.pem is not the certificate of {settings.name}: bring it back")
+    keys = Keys(read_bytes(files.key), leaves, place)
+    owner = Owner(folder, agreement, place, keys, settings)
     try:
-        found = tomllib.loads(_bytes(path).decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
-    for name in ("name", "data"):
-        if not isinstance(found.get(name), str):
-            raise ConfigError(f'{path} lacks {name!r}: write {name} = "..."')
-    return found
+        check_signature(keys, agreement, place, owner.signatures.get(settings.name))
+    except ValueError as error:
+        raise ConfigError(f"{SIGNATURES} is damaged ({error}): join again") from error
+    return owner
 
 
-def _bytes(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
@@ -108,15 +185,10 @@ def _read(data: str, folder: Path) -> Any:
                 f"data = {data!r} cannot be read ({error}): put a file there with x_train, "
                 "y_train, x_test and y_test (or x and y), or name a function, as module:function"
             ) from error
-    module, colon, function = data.partition(":")
-    if not (colon and module and function):
-        raise DataError(f"data = {data!r} is not possible: give FILE.npz or module:function")
-    sys.path.insert(0, str(folder.absolute()))
+    if ":" not in data:
+        endings = ", ".join(f"FILE{ending}" for ending in (".npz", *ENDINGS))
+        raise DataError(f"data = {data!r} is not possible: give {endings} or module:function")
     try:
-        return getattr(importlib.import_module(module), function)()
-    except (ImportError, AttributeError) as error:
-        raise DataError(
-            f"data = {data!r} cannot be loaded ({error}): is there a {module}.py in {folder}?"
-        ) from error
-    finally:
-        sys.path.remove(str(folder.absolute()))
+        return function_of(data, folder, "data")()
+    except ScoolError as error:
+        raise DataError(str(error)) from error

@@ -1,7 +1,7 @@
 """Ready folders for a trial: all keys are made in one place, which no real run should do."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,43 +10,25 @@ import numpy as np
 from scool.data.catalogue import DataConfig, load
 from scool.data.federation import Federation
 from scool.errors import ConfigError
-from scool.peer.agreement import Agreement, Member, Mode, first_model_digest
+from scool.peer.agreement import Agreement, Member
 from scool.peer.identity import (
     Files,
+    Keys,
     check_name,
     fingerprint,
     host_of,
     new_authority,
     new_key,
+    pem,
+    read_request,
     request,
     sign_leaf,
     write_key,
 )
-from scool.peer.offered import averaging_models, check_method
-from scool.peer.owner import MEMBERS, SETTINGS
-from scool.run.config import default_run
-from scool.run.options import as_dict, with_options
-from scool.version import __version__
+from scool.peer.owner import MEMBERS, SETTINGS, sign, write_signatures
+from scool.peer.terms import Kind, Terms, agree
 
-
-@dataclass(frozen=True)
-class Trial:
-    """What the members of a trial do."""
-
-    method: str = "scool-sbm"
-    """A method that runs on peers; docs/peers.md lists them."""
-    rounds: int = 30
-    """Communication rounds."""
-    seed: int = 0
-    """Decides the first model, the batches and every draw, and the data of the trial."""
-    mode: Mode = "strict"
-    """strict: every round waits for all members; elastic: it goes on without who is late."""
-    deadline: float = 60.0
-    """elastic: seconds that a round waits at most."""
-    places: int = 0
-    """elastic: members there may come to be; 0: no more than there are."""
-    min_peers: int = 2
-    """elastic: with fewer peers there a round does not begin."""
+Trial = Terms
 
 
 def make_pilot(
@@ -69,40 +51,20 @@ def make_pilot(
         host_of(address)
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty: choose another folder")
-    data = DataConfig(clients=len(addresses), groups=2)
-    base = default_run(trial.method, data)
-    algorithm = with_options(base.algorithm, options or {}, "the options")
-    check_method(algorithm, trial.method)
-    if trial.mode == "elastic" and "aggregate" not in (options or {}):
-        algorithm = averaging_models(algorithm)
-    federation = federation or load(data, trial.seed)
+    federation = federation or load(DataConfig(clients=len(addresses), groups=2), trial.seed)
     authority_key, authority = new_authority("pilot")
     leaves: dict[str, bytes] = {}
+    members = [Member(name, address, "") for name, address in addresses.items()]
+    agree(trial, members, Kind.of(federation), options)  # refuses before anything is written
     for name, address in addresses.items():
-        files = Files.of(_new(folder / name))
-        key = new_key()
+        files, key = Files.of(_new(folder / name)), new_key()
         write_key(files.key, key)
-        leaves[name] = sign_leaf(request(name, key), address, authority_key, authority)
+        wanted = read_request(pem(request(name, address, key)))
+        leaves[name] = sign_leaf(wanted, authority_key, authority)
         files.leaf.write_bytes(leaves[name])
         files.authority.write_bytes(authority)
-    agreement = Agreement(
-        method=trial.method,
-        algorithm=as_dict(algorithm),
-        model=as_dict(base.settings.model),
-        rounds=trial.rounds,
-        seed=trial.seed,
-        mode=trial.mode,
-        deadline=trial.deadline,
-        places=trial.places,
-        min_peers=trial.min_peers,
-        task=federation.task,
-        inputs=federation.input_shape,
-        outputs=federation.num_outputs,
-        theta0=first_model_digest(base.settings.model, federation, trial.seed),
-        version=__version__,
-        members=tuple(Member(n, a, fingerprint(leaves[n])) for n, a in addresses.items()),
-    )
-    agreement.check()
+    members = [replace(member, leaf=fingerprint(leaves[member.name])) for member in members]
+    agreement = agree(trial, members, Kind.of(federation), options)
     for place, name in enumerate(addresses):
         _fill(folder / name, agreement, leaves, federation, place)
     return [folder / name for name in addresses]
@@ -123,6 +85,9 @@ def _fill(
         (folder / MEMBERS / f"{name}.pem").write_bytes(leaf)
     settings = f'name = "{agreement.names[place]}"\ndata = "data.npz"  # or module:function\n'
     (folder / SETTINGS).write_text(settings)
+    key = Files.of(folder).key.read_bytes()
+    signature = sign(agreement, Keys(key, list(leaves.values()), place))
+    write_signatures(folder, {agreement.names[place]: signature})
     np.savez(folder / "data.npz", allow_pickle=False, **arrays_of(data, place))
 
 

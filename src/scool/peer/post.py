@@ -76,6 +76,8 @@ class Post:
         self.spots: dict[int, Spot] = {}  # where each peer that was heard of is
         self.waiting: Callable[[Sequence[int], float], None] = lambda peers, seconds: None
         """Called now and then while others are awaited: for whom, and for how many seconds."""
+        self.admit: Callable[[int, Mapping[str, Any]], None] = lambda peer, body: None
+        """Called with the hello of a peer, which is dropped if this raises a ScoolError."""
         self.problems: deque[str] = deque(maxlen=100)  # in words, for people
         self.sent, self.received = 0, 0  # bytes of records, and of models that were fetched
         self.largest = largest
@@ -168,7 +170,7 @@ class Post:
     def _take(self, sender: int, key: str, data: bytes) -> None:
         """Keep a record if it is right, of this run, and of a round that matters."""
         message = self._read(Answer(sender, key, data))
-        if message is None:
+        if message is None or not self._is_admitted(message):
             return
         known = self.spots.get(sender, Spot(HELLO))
         if message.slot == ENTER:
@@ -201,6 +203,15 @@ class Post:
             self.note(str(error))
             return None
         return message
+
+    def _is_admitted(self, message: Message) -> bool:
+        if message.key == f"{HELLO}/hello":
+            try:
+                self.admit(message.sender, message.body)
+            except ScoolError as error:
+                self.note(str(error))
+                return False
+        return True
 
     def note(self, problem: str) -> None:
         """Remember a fault, once if it repeats."""

@@ -58,9 +58,11 @@ def with_older(losses: Tensor, edges: PairList, post: Post, round: int, slot: st
     return losses
 
 
-def say_hello(post: Post, mine: About) -> None:
-    """Tell once what others must know of the own data."""
-    post.say(HELLO, "hello", {"sizes": dict(mine.sizes), "targets": mine.targets})
+def say_hello(post: Post, mine: About, signature: str = "") -> None:
+    """Tell once what others must know of the own data, and show the signature under the agreement.
+    Post drops the hello of a member that has not signed."""
+    told = {"sizes": dict(mine.sizes), "targets": mine.targets, "signature": signature}
+    post.say(HELLO, "hello", told)
 
 
 def hear_hello(post: Post, names: Sequence[str]) -> dict[int, About]:

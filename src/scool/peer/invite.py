@@ -1,0 +1,126 @@
+"""Making a run: owners make keys at home, a founder signs their certificates and proposes an
+agreement. What goes from one to the other is public: certificate requests, and one invite."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from scool.errors import ConfigError, RunError, require
+from scool.peer.agreement import Agreement, Member
+from scool.peer.identity import (
+    DAYS,
+    Files,
+    Wanted,
+    check_leaf,
+    check_name,
+    fingerprint,
+    host_of,
+    new_authority,
+    new_key,
+    pem,
+    read_request,
+    request,
+    sign_leaf,
+    write_key,
+)
+from scool.peer.owner import SETTINGS
+from scool.peer.terms import Proposal, agree
+from scool.recording.disk import write_bytes
+
+
+def make_owner(folder: Path, name: str, address: str, data: str = "data.npz") -> Wanted:
+    """A new folder with a private key, `peer.toml`, and the request that goes to the founder.
+
+    Raises:
+        ConfigError: a name, an address or the folder is not possible.
+    """
+    check_name(name)
+    host_of(address)
+    require('"' not in data, "data", data, "give a file, or module:function")
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty: choose another folder, or another name")
+    folder.mkdir(parents=True, exist_ok=True)
+    key = new_key()
+    write_key(Files.of(folder).key, key)
+    asked = pem(request(name, address, key))
+    write_bytes(folder / f"{name}.request", asked)
+    write_bytes(folder / SETTINGS, f'name = "{name}"\ndata = "{data}"\n'.encode())
+    return read_request(asked)
+
+
+class Invite(NamedTuple):
+    """An agreement to be signed, and the certificates of its members. Nothing of it is secret."""
+
+    agreement: Agreement
+    authority: bytes
+    leaves: Mapping[str, bytes]
+
+    def write(self, path: Path) -> None:
+        content = {
+            "agreement": self.agreement.as_dict(),
+            "authority": self.authority.decode(),
+            "leaves": {name: leaf.decode() for name, leaf in self.leaves.items()},
+        }
+        write_bytes(path, json.dumps(content, indent=2).encode())
+
+    @classmethod
+    def read(cls, path: Path) -> "Invite":
+        """Read an invite and check that it holds together, whoever made it.
+
+        Raises:
+            ScoolError: it cannot be read, or a certificate is not what the agreement says.
+        """
+        try:
+            found = json.loads(path.read_bytes())
+            named, authority, leaves = (found[n] for n in ("agreement", "authority", "leaves"))
+            invite = cls(
+                Agreement.of(named, path),
+                authority.encode(),
+                {name: leaf.encode() for name, leaf in leaves.items()},
+            )
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise RunError(f"{path} is not an invite, or is damaged: ask for it again") from error
+        invite.check()
+        return invite
+
+    def check(self) -> None:
+        """Raises:
+        ScoolError: this program cannot keep the agreement, or a certificate is not the pinned one.
+        """
+        self.agreement.check()
+        for member in self.agreement.members:
+            leaf = self.leaves.get(member.name)
+            if leaf is None or fingerprint(leaf) != member.leaf:
+                raise ConfigError(f"the invite lacks the agreed certificate of {member.name}")
+            check_leaf(leaf, member.name, self.authority)
+
+
+def make_invite(
+    proposal: Proposal, requests: Sequence[Wanted], folder: Path, days: int = DAYS
+) -> Invite:
+    """Sign the certificates of all who asked, and make an agreement of them.
+
+    The key of the authority is not kept: nobody can issue another certificate of this run later.
+
+    Args:
+        requests: the members, in the order of their places; later ones dial earlier ones.
+        folder: where a network of one's own is.
+        days: that the certificates are valid.
+
+    Raises:
+        ConfigError: says what is not possible.
+    """
+    require(0 < days <= 366, "days", days, "give 1 to 366")
+    names = [wanted.name for wanted in requests]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"two requests have the same name ({', '.join(names)}): rename one")
+    authority_key, authority = new_authority("run", days)
+    leaves = {w.name: sign_leaf(w, authority_key, authority, days) for w in requests}
+    members = [Member(w.name, w.address, fingerprint(leaves[w.name])) for w in requests]
+    agreement = agree(
+        proposal.terms, members, proposal.kind, proposal.options, proposal.model, folder
+    )
+    return Invite(agreement, authority, leaves)

@@ -1,0 +1,162 @@
+"""Joining a run: what is asked of this owner, whether its data will do, and its signature."""
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from scool.algorithms.local_only import LocalOnly
+from scool.columns import human_bytes
+from scool.data.federation import Federation
+from scool.errors import ConfigError, RunError, printable
+from scool.peer.identity import Files, Keys, is_of, read_key, read_request
+from scool.peer.invite import Invite
+from scool.peer.owner import (
+    MEMBERS,
+    RECORDS,
+    Settings,
+    load_data,
+    read_bytes,
+    sign,
+    write_signatures,
+)
+from scool.recording.disk import write_bytes
+from scool.run.loop import fit
+
+ALONE = "alone.json"
+
+
+class Candidate(NamedTuple):
+    """An owner that has read an invite and may join."""
+
+    folder: Path
+    invite: Invite
+    settings: Settings
+    own: Federation
+
+    @property
+    def place(self) -> int:
+        return self.invite.agreement.place_of(self.settings.name)
+
+    def alone(self, rounds: int) -> list[float]:
+        """The score after each round of training alone, on the own data: what the run has to beat.
+
+        Raises:
+            ScoolError: the model cannot be trained on these data.
+        """
+        agreement = self.invite.agreement
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = fit(
+                self.own,
+                agreement.builder(self.folder),
+                LocalOnly(sgd=agreement.build_method().sgd),
+                rounds=rounds,
+                seed=agreement.seed,
+                device="cpu",
+                checkpoint_every=0,
+                verbose=False,
+            )
+        return [row["scores"][0] for row in found.history]
+
+    def terms(self) -> list[str]:
+        """What the owner agrees to, and what leaves this machine, line by line."""
+        agreement = self.invite.agreement
+        model = sum(t.numel() * t.element_size() for t in self._model().values())
+        lines = [
+            f"run {agreement.run}: {agreement.method}, {agreement.rounds} rounds, {agreement.mode}",
+            "members, and the certificates that are pinned:",
+        ]
+        for member in agreement.members:
+            you = "  (you)" if member.name == self.settings.name else ""
+            lines.append(f"  {member.name}  {member.address}  {member.leaf[:23]}...{you}")
+        targets = ", mean and spread of the targets" if self.own.task == "regression" else ""
+        return [
+            *lines,
+            "what leaves this machine, to the other members and nobody else:",
+            f"  once: how many samples there are{targets}; your signature under the agreement",
+            f"  in every round: your model ({human_bytes(model)}), to members that ask for it",
+            "  in every round: how well the models of others do on your data, as one number each",
+            "what stays: samples, labels, the private key; audit.jsonl lists whatever left",
+            "what a member can still do, such as guess at data from models: docs/peers.md",
+        ]
+
+    def _model(self) -> dict:
+        agreement = self.invite.agreement
+        agreement.check_start(self.folder)
+        return agreement.first_model(self.folder)
+
+    def join(self, alone: list[float]) -> None:
+        """Sign the agreement, and put everything that `run` needs into the folder."""
+        agreement, folder = self.invite.agreement, self.folder
+        leaves = [self.invite.leaves[name] for name in agreement.names]
+        keys = Keys(read_bytes(Files.of(folder).key), leaves, self.place)
+        (folder / MEMBERS).mkdir(exist_ok=True)
+        for name, leaf in zip(agreement.names, leaves, strict=True):
+            write_bytes(folder / MEMBERS / f"{name}.pem", leaf)
+        write_bytes(Files.of(folder).authority, self.invite.authority)
+        write_bytes(Files.of(folder).leaf, leaves[self.place])
+        write_bytes(folder / ALONE, json.dumps({"scores": alone}).encode())
+        write_signatures(folder, {self.settings.name: sign(agreement, keys)})
+        agreement.write(folder)
+
+
+def read_alone(folder: Path) -> list[float]:
+    """The scores of training alone, where they are known."""
+    try:
+        return list(json.loads((folder / ALONE).read_bytes())["scores"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def consider(folder: Path, path: Path) -> Candidate:
+    """Read an invite as the owner of a folder, and see whether both go together.
+
+    Raises:
+        ScoolError: says what does not fit, and what to do. Nothing has been changed.
+    """
+    settings = Settings.read(folder)
+    invite, name = Invite.read(path), settings.name
+    if name not in invite.agreement.names:
+        raise ConfigError(
+            f"{path} is not for {name}: its members are {', '.join(invite.agreement.names)}. Send "
+            f"{name}.request to the founder, who makes a new invite"
+        )
+    if (folder / RECORDS).exists():
+        raise RunError(
+            f"{folder} has a run already: take another folder with the same key.pem and peer.toml"
+        )
+    if not is_of(read_key(read_bytes(Files.of(folder).key)), invite.leaves[name]):
+        raise ConfigError(
+            f"the certificate of {name} in {path} is not for the key in {folder}: send "
+            f"{name}.request of this folder to the founder, who makes a new invite"
+        )
+    _check_address(folder, invite, name)
+    invite.agreement.check_start(folder)
+    own = load_data(folder, settings, invite.agreement)
+    return Candidate(folder, invite, settings, own)
+
+
+def _check_address(folder: Path, invite: Invite, name: str) -> None:
+    path = folder / f"{name}.request"
+    if not path.exists():
+        return
+    asked = read_request(read_bytes(path), path).address
+    found = invite.agreement.members[invite.agreement.place_of(name)].address
+    if asked != found:
+        raise ConfigError(
+            f"the invite has {found} as the address of {name}, and {path} asked for {asked}: it "
+            "was made of another request. Send this one to the founder"
+        )
+
+
+def describe(own: Federation, scores: list[float], say: Callable[[str], None]) -> None:
+    """Say what the data are, and what training alone gives."""
+    parts = [(part, int(getattr(own, part).sizes[0])) for part in ("train", "val", "test")]
+    said = ", ".join(f"{count} {part}" for part, count in parts if count)
+    shape = "x".join(map(str, own.input_shape))
+    say(f"data: {said} samples of shape {shape}, {own.num_outputs} outputs")
+    rounds = "1 round" if len(scores) == 1 else f"{len(scores)} rounds"
+    measure = "accuracy" if own.task == "classification" else "R2"
+    say(f"alone, after {rounds} of training here: {measure} {printable(format(scores[-1], '.2f'))}")
