@@ -2,10 +2,12 @@
 
 import json
 from random import Random
+from typing import Any
 
 import pytest
 import torch
 
+from scool.errors import ConfigError
 from scool.peer.memory import MemoryNetwork, MemoryTransport
 from scool.peer.post import Post, Spot
 from scool.peer.wire import Message, WireError, decode, encode, read_model, tensor_bytes
@@ -112,7 +114,7 @@ def test_only_the_agreed_model_is_a_model(model: dict, words: str | None) -> Non
         read_model(tensor_bytes(model)[:-1], like)
 
 
-def talk(says: list[bytes], keys: list[str]) -> Post:
+def talk(says: list[bytes], keys: list[str], admit: Any = None) -> Post:
     """The desk of peer 0 after peer 1 pushed these bytes."""
 
     def speak(me: MemoryTransport) -> None:
@@ -121,6 +123,7 @@ def talk(says: list[bytes], keys: list[str]) -> Post:
 
     def listen(me: MemoryTransport) -> Post:
         post = Post(me, "run", 2, LARGEST)
+        post.admit = admit or post.admit
         while me.now() < 1.0:
             me.wait(1.0)
         post.sort()
@@ -171,3 +174,12 @@ def test_another_model_than_announced_is_left_out() -> None:
         return found
 
     assert MemoryNetwork(2).run({0: listen, 1: speak})[0] == []
+
+
+def test_who_has_not_signed_the_agreement_is_not_greeted() -> None:
+    def refuse(peer: int, body: object) -> None:
+        raise ConfigError(f"{peer} has not signed")
+
+    hello = encode(Message("run", 1, -1, "hello", {"signature": "00"}, {}), None)
+    post = talk([hello], ["-1/hello"], admit=refuse)
+    assert not post.heard(-1, "hello") and post.problems[0] == "1 has not signed"
