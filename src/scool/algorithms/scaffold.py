@@ -67,8 +67,9 @@ class Scaffold(Method[ScaffoldState]):
         x, c = state.theta, state.common
         push = Push({n: t - state.own[n] for n, t in c.items()})
         half, loss = engine.train(x, self.sgd, round, among=chosen, pull=push)
-        took = (chosen & engine.active)[engine.owned.cpu()].double()
-        steps = self.sgd.steps_per_round(engine.sizes).clamp(min=1)[engine.owned.cpu()]
+        mine = engine.owned.cpu()
+        took = (chosen & engine.active)[mine].double()
+        steps = self.sgd.steps_per_round(engine.sizes).clamp(min=1)[mine].double()
         scale = took / (steps * self.sgd.rate(round))
         change = {  # of c_i; 0 where nobody trained
             n: per_client(scale, t) * (x[n] - half[n]) - per_client(took, t) * t
