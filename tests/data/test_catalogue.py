@@ -14,6 +14,7 @@ from scool.data.catalogue import DATASETS, DataConfig, data_root, load
 from scool.data.inventory import check, convert, fetch, status
 from scool.errors import ConfigError, DataError
 from scool.models import ModelConfig
+from tiny_images import write_cifar10
 
 RNG = np.random.default_rng(0)
 
@@ -155,6 +156,7 @@ def test_built_in_datasets_need_no_check(tmp_path: Path) -> None:
     ("build", "words"),
     [
         (lambda: load(DataConfig(dirichlet_alpha=3.0)), "dirichlet_alpha = 3.0 .* needs partition"),
+        (lambda: load(DataConfig(test_fraction=0.2)), "test_fraction = 0.2 .* only images"),
         (lambda: load(DataConfig(truth="overlap")), "truth = 'overlap' .* needs partition noniid"),
         (
             lambda: ModelConfig("linear", hidden=(3,)),
@@ -169,3 +171,16 @@ def test_options_that_cannot_act_are_refused(build: Any, words: str) -> None:
         build()
     assert load(DataConfig(partition="noniid", truth="overlap", clients=10)).truth is not None
     assert load(DataConfig(partition="dirichlet", dirichlet_alpha=3.0, clients=6)).num_clients == 6
+
+
+def test_clients_may_be_tested_on_a_share_of_their_own(tmp_path: Path) -> None:
+    given = {"dataset": "cifar10", "data_dir": str(write_cifar10(tmp_path)), "clients": 6}
+    given |= {"verify_checksums": False, "partition": "pathological", "classes_per_client": 3}
+    federation = load(DataConfig(**given, test_fraction=0.25, unequal_sizes=True), seed=1)
+    rows = [part.index[part.mask] for part in (federation.train, federation.test)]
+    assert sorted(torch.cat(rows).tolist()) == list(range(120))  # of both files, each once
+    assert federation.test.x is federation.train.x
+    for k in range(6):
+        own = federation.client(k)
+        assert len(own.test.y) == int(0.25 * (len(own.test.y) + len(own.train.y)))
+        assert set(own.test.y.tolist()) <= set(federation.classes[k].nonzero().flatten().tolist())

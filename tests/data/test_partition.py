@@ -51,6 +51,22 @@ def test_sbm_groups_have_identical_classes_in_file_order() -> None:
         assert parts.indices[client].tolist() == expected
 
 
+@pytest.mark.parametrize("unequal", [False, True])
+@pytest.mark.parametrize(("clients", "per_client"), [(20, 2), (7, 3), (12, 10)])
+def test_any_number_of_classes_for_each_client(
+    clients: int, per_client: int, unequal: bool
+) -> None:
+    labels = labels_in_random_order(10, 120)
+    parts = partition.share_out("pathological", labels, clients, per_client, 0.5, 3, unequal)
+    assert parts.classes.sum(dim=1).tolist() == [per_client] * clients
+    holders = parts.classes.sum(dim=0)
+    assert int(holders.max() - holders.min()) <= 1
+    assert sorted(all_rows(parts)) == list(range(1200))  # disjoint, nothing lost
+    sizes = [[int((labels[rows] == c).sum()) for rows in parts.indices] for c in range(10)]
+    spread = max(max(s for s in own if s) - min(s for s in own if s) for own in sizes)
+    assert spread > 20 if unequal else spread <= 1
+
+
 def test_noniid_rows_are_partitions_of_the_classes() -> None:
     parts = partition.noniid(labels_in_random_order(10, 40), 20, 2, seed=1)
     for s in range(4):  # clients s R to s R + R - 1
@@ -60,7 +76,7 @@ def test_noniid_rows_are_partitions_of_the_classes() -> None:
 
 def test_same_seed_same_clients() -> None:
     labels = labels_in_random_order(10, 50)
-    for kind in ("noniid", "dirichlet", "iid"):
+    for kind in ("noniid", "pathological", "dirichlet", "iid"):
         first, again, other = (
             all_rows(partition.share_out(kind, labels, 10, 2, 0.5, seed)) for seed in (4, 4, 5)
         )
@@ -75,6 +91,10 @@ def test_impossible_numbers_are_refused_with_a_remedy() -> None:
         partition.noniid_sbm(labels, 12, 2)
     with pytest.raises(ConfigError, match="class 0 has 20 samples for 40 clients"):
         partition.noniid(labels, 200, 2, 0)
+    with pytest.raises(ConfigError, match=r"classes_per_client = 11 .* give 1 to 10"):
+        partition.pathological(labels, 10, 11, 0)
+    with pytest.raises(ConfigError, match="give fewer clients"):
+        partition.pathological(torch.tensor([0] * 99 + [1]), 50, 2, 0)
     with pytest.raises(ConfigError, match="did you mean 'noniid'"):
         partition.share_out("non-iid", labels, 10, 2, 0.5, 0)
 

@@ -26,6 +26,7 @@ def from_partition(
     seed: int = 0,
     transform: ImageTransform | None = None,
     class_names: tuple[str, ...] | None = None,
+    test_fraction: float = 0.0,
 ) -> Federation:
     """A federation over one labelled dataset.
 
@@ -41,9 +42,16 @@ def from_partition(
         seed: for the choice of the validation samples.
         transform: how uint8 images become network inputs.
         class_names: one per class.
+        test_fraction: where it is positive, a client is tested on that share of its own rows, and
+            the test pool is not used.
     """
-    train_rows, val_rows = hold_out(parts.indices, val_fraction, seed)
-    test_rows = [own[y_test].nonzero().flatten() for own in parts.classes]
+    rows = parts.indices
+    if test_fraction:
+        rows, test_rows = hold_out(rows, test_fraction, seed, "test")
+        x_test, y_test = x_train, y_train
+    else:
+        test_rows = [own[y_test].nonzero().flatten() for own in parts.classes]
+    train_rows, val_rows = hold_out(rows, val_fraction, seed)
     return Federation(
         name=name,
         train=share_pool(x_train, y_train, train_rows),

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from scool.data.build import from_partition
 from scool.data.datasets import DATASETS as DATASETS
 from scool.data.datasets import Dataset as Dataset
@@ -16,7 +18,7 @@ from scool.data.partition import keep_some, share_out
 from scool.data.synthetic import synthetic
 from scool.errors import check_fields, require, unknown
 
-Partition = Literal["auto", "permuted", "noniid", "sbm", "dirichlet", "iid"]
+Partition = Literal["auto", "permuted", "noniid", "sbm", "pathological", "dirichlet", "iid"]
 
 
 def find(name: str) -> Dataset:
@@ -44,19 +46,22 @@ class DataConfig:
     samples_per_client: int = 0
     """Training samples per client; 0: 24 for digits (permuted), 40 for synthetic, else all."""
     classes_per_client: int = 0
-    """For noniid and sbm; 0: two of ten classes, ten of a hundred."""
+    """For noniid, sbm and pathological; 0: two of ten classes, ten of a hundred."""
     dirichlet_alpha: float = 0.5
     """For dirichlet: the smaller, the less alike the clients."""
     truth: Truth = "identical"
     """Who should cooperate in noniid and sbm: same classes, any common, by share or its square."""
     val_fraction: float = 0.0
     """Share of each client's training samples set aside for validation."""
+    test_fraction: float = 0.0
+    """Images: the samples of both files are shared out, and each client is tested on this share of
+    its own; 0: on all test samples of its classes."""
     augment: bool = True
     """Use the dataset's training augmentation where it has one."""
     task: Task = "classification"
     """What synthetic asks for."""
     unequal_sizes: bool = False
-    """Synthetic only: clients of different sizes."""
+    """Synthetic and pathological: clients of different sizes."""
     verify_checksums: bool = True
     """Check data files against the official sizes and checksums."""
     data: str = ""
@@ -79,7 +84,8 @@ class DataConfig:
         for name in ("clients", "groups", "samples_per_client", "classes_per_client"):
             value = getattr(self, name)
             require(value >= 0, name, value, "give a positive number, or 0 for the default")
-        require(0 <= self.val_fraction < 1, "val_fraction", self.val_fraction, "give 0 to below 1")
+        for name in ("val_fraction", "test_fraction"):
+            require(0 <= getattr(self, name) < 1, name, getattr(self, name), "give 0 to below 1")
         require(
             self.dirichlet_alpha > 0, "dirichlet_alpha", self.dirichlet_alpha, "give more than 0"
         )
@@ -122,14 +128,18 @@ def load(config: DataConfig, seed: int = 0) -> Federation:
     remedy = "give a DataConfig, e.g. DataConfig(dataset='digits')"
     require(isinstance(given, DataConfig), "config", given, remedy)
     dataset = find(config.dataset)
+    is_owners = config.dataset.replace("_", "-") in OWNERS
+    if config.data or is_owners or config.dataset in ("synthetic", "digits"):
+        _refuse(config, "test_fraction", "only images have it")
     if config.data:
         return _load_table(config, seed)
-    if config.dataset.replace("_", "-") in OWNERS:
+    if is_owners:
         return _load_owners(config, seed)
     if config.dataset == "synthetic":
         return _load_synthetic(config, seed)
     require(config.task == "classification", "task", config.task, "only synthetic has regression")
-    _refuse(config, "unequal_sizes", "only synthetic has it; use partition dirichlet")
+    if config.partition != "pathological":
+        _refuse(config, "unequal_sizes", "only synthetic and partition pathological have it")
     if config.dataset == "digits":
         return _load_digits(config, dataset, seed)
     return load_images(config, dataset, seed)
@@ -145,7 +155,7 @@ def _refuse_others(config: DataConfig, kind: str) -> None:
     """Options of other partitions than this one."""
     if kind != "dirichlet":
         _refuse(config, "dirichlet_alpha", "it needs partition dirichlet")
-    if kind not in ("noniid", "sbm"):
+    if kind not in ("noniid", "sbm", "pathological"):
         _refuse(config, "truth", "it needs partition noniid or sbm, whose tasks are class sets")
 
 
@@ -211,6 +221,7 @@ def _load_digits(config: DataConfig, dataset: Dataset, seed: int) -> Federation:
         classes_per_client=config.classes_per_client or dataset.classes_per_client,
         samples_per_client=config.samples_per_client,
         alpha=config.dirichlet_alpha,
+        unequal=config.unequal_sizes,
         truth_kind=config.truth,
         seed=seed,
         val_fraction=config.val_fraction,
@@ -224,9 +235,13 @@ def load_images(config: DataConfig, dataset: Dataset, seed: int) -> Federation:
     _refuse(config, "groups", f"partition {kind} has no groups to set; leave it out")
     assert dataset.read is not None
     data = dataset.read(data_root(config.data_dir), verify=config.verify_checksums)
+    if config.test_fraction:
+        x, y = torch.cat([data.x_train, data.x_test]), torch.cat([data.y_train, data.y_test])
+        data = data._replace(x_train=x, y_train=y)
     per_client = config.classes_per_client or dataset.classes_per_client
     alpha = config.dirichlet_alpha
-    parts = share_out(kind, data.y_train, config.num_clients, per_client, alpha, seed)
+    unequal = config.unequal_sizes
+    parts = share_out(kind, data.y_train, config.num_clients, per_client, alpha, seed, unequal)
     if config.samples_per_client:
         parts = keep_some(parts, data.y_train, config.samples_per_client, seed)
     augmented = dataset.transform
@@ -239,4 +254,5 @@ def load_images(config: DataConfig, dataset: Dataset, seed: int) -> Federation:
         seed=seed,
         transform=augmented.plain() if augmented and not config.augment else augmented,
         class_names=data.class_names,
+        test_fraction=config.test_fraction,
     )

@@ -89,15 +89,17 @@ def digits_by_class(
     classes_per_client: int = 2,
     samples_per_client: int = 0,
     alpha: float = 0.5,
+    unequal: bool = False,
     truth_kind: Truth = "identical",
     seed: int = 0,
     val_fraction: float = 0.0,
 ) -> Federation:
-    """The digits under their own names, shared out by `noniid`, `sbm`, `dirichlet` or `iid`."""
+    """The digits under their own names, shared out by `noniid`, `sbm`, `pathological`,
+    `dirichlet` or `iid`."""
     x, y = digit_images()
     pool, held_out = split_pool(y, seed)
     labels = y[pool]
-    parts = partition.share_out(kind, labels, num_clients, classes_per_client, alpha, seed)
+    parts = partition.share_out(kind, labels, num_clients, classes_per_client, alpha, seed, unequal)
     if samples_per_client:
         parts = partition.keep_some(parts, labels, samples_per_client, seed)
     return from_partition(

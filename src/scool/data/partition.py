@@ -55,6 +55,55 @@ def noniid_sbm(labels: Tensor, num_clients: int, classes_per_client: int) -> Par
     return _collect(labels, indices)._replace(groups=torch.tensor(groups))
 
 
+def pathological(
+    labels: Tensor, num_clients: int, classes_per_client: int, seed: int, unequal: bool = False
+) -> Parts:
+    """Any number N of classes for each client, every class with about as many holders.
+
+    Clients in random order take the N classes that fewest hold yet, ties by chance. The samples of
+    a class go to its holders in equal parts, or in parts proportional to draws from U(0.1, 1).
+
+    >>> parts = pathological(torch.arange(10).repeat(6), 4, 3, seed=0)
+    >>> parts.classes.sum(dim=1).tolist(), sorted(parts.classes.sum(dim=0).tolist())
+    ([3, 3, 3, 3], [1, 1, 1, 1, 1, 1, 1, 1, 2, 2])
+    """
+    count = _num_classes(labels)
+    remedy = f"give 1 to {count}, as many as there are"
+    require(0 < classes_per_client <= count, "classes_per_client", classes_per_client, remedy)
+    _require_enough(labels, num_clients, classes_per_client)
+    rng = generator(seed, "partition", "pathological")
+    held = torch.zeros(count, dtype=torch.int64)
+    holders: list[list[int]] = [[] for _ in range(count)]
+    for client in torch.randperm(num_clients, generator=rng).tolist():
+        order = held + torch.rand(count, generator=rng)  # a holder counts more than chance
+        taken = order.argsort()[:classes_per_client]
+        held[taken] += 1
+        for label in taken.tolist():
+            holders[label].append(client)
+    owned: list[list[Tensor]] = [[] for _ in range(num_clients)]
+    for label, own in enumerate(holders):
+        rows = (labels == label).nonzero().flatten()
+        if len(rows) < len(own):
+            raise ConfigError(
+                f"class {label} has {len(rows)} samples for {len(own)} clients: give fewer clients "
+                "or classes_per_client"
+            )
+        rows = rows[torch.randperm(len(rows), generator=rng)]
+        for client, part in zip(own, _cut(rows, len(own), rng, unequal), strict=True):
+            owned[client].append(part)
+    return _collect(labels, [torch.cat(rows).sort().values for rows in owned])
+
+
+def _cut(rows: Tensor, parts: int, rng: torch.Generator, unequal: bool) -> list[Tensor]:
+    """In so many parts, of one row at least."""
+    if not parts:
+        return []
+    share = torch.rand(parts, generator=rng) * 0.9 + 0.1 if unequal else torch.ones(parts)
+    ends = share.cumsum(0) / share.sum() * (len(rows) - parts)
+    cuts = ends.round().long() + torch.arange(1, parts + 1)
+    return list(rows.tensor_split(cuts[:-1].tolist()))
+
+
 def _shards(labels: Tensor, num_clients: int, classes_per_client: int) -> list[list[Tensor]]:
     """[class][s]: E consecutive shards of each class in file order; the last takes the rest."""
     count = _num_classes(labels)
@@ -152,8 +201,11 @@ def share_out(
     classes_per_client: int,
     alpha: float,
     seed: int,
+    unequal: bool = False,
 ) -> Parts:
     """One of the partitions by name."""
+    if kind == "pathological":
+        return pathological(labels, num_clients, classes_per_client, seed, unequal)
     if kind == "noniid":
         return noniid(labels, num_clients, classes_per_client, seed)
     if kind == "sbm":
@@ -162,7 +214,7 @@ def share_out(
         return dirichlet(labels, num_clients, alpha, seed)
     if kind == "iid":
         return iid(labels, num_clients, seed)
-    unknown("partition", kind, ("noniid", "sbm", "dirichlet", "iid"))
+    unknown("partition", kind, ("noniid", "sbm", "pathological", "dirichlet", "iid"))
 
 
 def keep_some(parts: Parts, labels: Tensor, size: int, seed: int) -> Parts:

@@ -7,8 +7,9 @@ from math import prod
 from torch import nn
 
 from scool.errors import ModelError, require, unknown
+from scool.models.residual import lenet, resnet18
 
-NAMES = ("linear", "mlp", "tokens", "cnn2", "cnn4")
+NAMES = ("linear", "mlp", "tokens", "cnn2", "cnn4", "lenet", "resnet18")
 
 
 @dataclass(frozen=True)
@@ -16,8 +17,8 @@ class ModelConfig:
     """Which network every client trains."""
 
     model: str = "mlp"
-    """linear, mlp, tokens (embeds characters, then mlp), cnn2 (the paper's CIFAR network) or cnn4
-    (its Mini-ImageNet network)."""
+    """linear, mlp, tokens (embeds characters, then mlp), cnn2 (the paper's CIFAR network), cnn4
+    (its Mini-ImageNet network), lenet or resnet18."""
     hidden: tuple[int, ...] = (64,)
     """Widths of the hidden layers of `mlp` and `tokens`."""
     relu_logits: bool = False
@@ -39,6 +40,8 @@ class ModelConfig:
             "tokens": lambda: tokens(input_shape, outputs, self.hidden),
             "cnn2": lambda: cnn2(input_shape, outputs, self.relu_logits),
             "cnn4": lambda: cnn4(input_shape, outputs),
+            "lenet": lambda: lenet(input_shape, outputs),
+            "resnet18": lambda: resnet18(input_shape, outputs),
         }
         return builders[self.model]
 
