@@ -102,6 +102,9 @@ def test_diff_names_options_and_results(made: Path, capsys: pytest.CaptureFixtur
     out = capsys.readouterr().out
     assert "algorithm.sgd.lr" in out and "differ from round 1 on" in out
     assert f"{len(losers)} of 6 clients are worse off with B" in out
+    low, _ = clients["over_clients"]
+    gain = f"clients gain {clients['mean']:+.4g} on average (95 % over clients: {low:+.4g} to"
+    assert gain in " ".join(out.split())
 
 
 def test_diff_of_equal_runs(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,8 @@ import pytest
 from scool.cli.main import dispatch, run_command
 from scool.data.catalogue import DataConfig, load
 from scool.data.own_table import TableOptions
+from scool.display.page.content import page_content
+from scool.display.records import find_runs, read_runs
 from scool.errors import ConfigError, DataError
 
 pytestmark = [
@@ -58,9 +60,16 @@ def test_run_resume_and_rerun(
 
 
 def test_compare_and_tune(capsys: pytest.CaptureFixture[str]) -> None:
-    methods = ["--methods", "local,fedavg", "--no-figures"]
-    assert dispatch(["compare", *OWN, *methods[:2], *SMALL, "--out", "c", methods[2]]) == 0
-    assert [line["method"] for line in out(capsys)] == ["local", "fedavg"]
+    methods = ["--methods", "local,fedavg", "--no-figures", "--seeds", "2"]
+    assert dispatch(["compare", *OWN, *methods, *SMALL, "--out", "c"]) == 0
+    alone, mine = out(capsys)
+    assert (alone["method"], mine["method"]) == ("local", "fedavg")
+    page = page_content(read_runs(find_runs([Path("c")])), "c").values
+    (line,) = [line for line in page["lines"] if line["label"] == "fedavg"]
+    gain = line["against"]  # the same clients, by their names, in both seeds
+    assert gain["clients"] == 4 and gain["mean"] == pytest.approx(mine["vs_alone"]["mean"])
+    assert gain["names_worse"] == mine["vs_alone"]["names_worse"]
+    assert not {"graph_l1", "graph_ari"} & {column["name"] for column in page["columns"]}
     assert dispatch(["tune", *OWN, "--methods", "local", "--lr", "0.1,0.2", *SMALL]) == 0
     assert out(capsys)[0]["method"] == "local"
 

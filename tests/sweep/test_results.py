@@ -79,6 +79,7 @@ def test_the_table_names_its_spreads_in_words(any_result: Result) -> None:
     assert cells[4] == "+2.25 (-4.16 to +8.66)" and cells[5] == "1 of 4"
     assert "± seeds: standard deviation over seeds of the mean over clients" in text
     assert "vs alone: mean of the paired differences, client by client, with its 95 %" in text
+    assert "vs alone, 95 % interval over seeds: mine +2.25 to +2.25" in text
     assert "worse off with mine: Ulm" in text
     lost = next(line for line in text.splitlines() if "lost" in line)
     assert "diverged" in lost

@@ -93,10 +93,13 @@ def diff(arguments: Sequence[str]) -> int:
 
 
 def _worse(clients: dict[str, Any]) -> str:
-    """Who loses with B, in a sentence."""
+    """What clients gain with B on average, and who loses."""
+    mean, ends = clients["mean"], clients["over_clients"]
+    sure = f" (95 % over clients: {ends[0]:+.4g} to {ends[1]:+.4g})" if ends else ""
+    gain = "" if mean is None else f"With B clients gain {mean:+.4g} on average{sure}. "
     most, count = clients["names_worse"][:5], clients["worse"]
     named = f" ({', '.join(most)}{', ...' if count > 5 else ''})" if most else ""
-    return f"{count} of {clients['clients']} clients are worse off with B{named}."
+    return f"{gain}{count} of {clients['clients']} clients are worse off with B{named}."
 
 
 def _verdict(first: int | None, a: RunRecord, b: RunRecord) -> str:

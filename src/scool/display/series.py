@@ -129,12 +129,15 @@ def against_local(
 
 
 def paired_runs(pairs: Sequence[tuple[RunRecord, RunRecord]]) -> Paired:
-    """The scores of runs against those of others on the same clients, a pair per seed."""
+    """The scores of runs against those of others on the same clients, a pair per seed. Clients are
+    the same ones in every seed where their data or their names are."""
     ours, theirs = (
         [[math.nan if s is None else s for s in final_scores(record)] for record in some]
         for some in zip(*pairs, strict=True)
     )
+    names = {tuple(r.clients.client_names or ()) if r.clients else () for r, _ in pairs}
     same = len({record.federation_key for record, _ in pairs}) == 1
+    same = same or (len(names) == 1 and names != {()})
     seeds = [record.seed or 0 for record, _ in pairs]
     return paired_difference(ours, theirs, same_clients=same, seeds=seeds)
 

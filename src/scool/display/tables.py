@@ -114,7 +114,18 @@ def _caption(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
             f"vs {alone}: mean of the paired differences, client by client, with its 95 % interval "
             f"over clients; worse off: clients that {alone} serves better"
         )
-    return lines
+    return [*lines, *_seed_words(summaries, alone)]
+
+
+def _seed_words(summaries: Sequence[Mapping[str, Any]], alone: str | None) -> list[str]:
+    """How sure the gains over training alone are, were everything run with other seeds."""
+    digits = 3 if _score_name(summaries) == "r2" else 2
+    gains = {s["method"]: (s.get("vs_alone") or {}).get("over_seeds") for s in summaries}
+    known = {method: ends for method, ends in gains.items() if ends}
+    ends = ", ".join(
+        f"{m} {low:+.{digits}f} to {high:+.{digits}f}" for m, (low, high) in known.items()
+    )
+    return [f"vs {alone}, 95 % interval over seeds: {ends}"] if known else []
 
 
 def _spread_words(has_seeds: bool) -> list[str]:

@@ -60,6 +60,7 @@ def page_content(records: Sequence[RunRecord], title: str, problems: Sequence[st
         for label, members in groups.items()
     ]
     metrics = metric_columns(r.evaluated[-1] for r in records if r.evaluated)
+    known = [c for c in shown("page") if any(n["figures"][c.name] is not None for n in lines)]
     values = {
         "title": title,
         "regression": are_regression(records),
@@ -68,7 +69,7 @@ def page_content(records: Sequence[RunRecord], title: str, problems: Sequence[st
         "federations": federations,
         "problems": list(problems),
         "metrics": [c._asdict() for c in metrics if c.name.endswith("_mean")],
-        "columns": [column._asdict() for column in (*metrics, *shown("page"))],
+        "columns": [column._asdict() for column in (*metrics, *known)],
         **_configuration(groups, records),
     }
     return Content(rounded(values), blobs)
