@@ -192,6 +192,7 @@ TRAFFIC: dict[str, Callable[[Round], Cost]] = {
     "fedprox": server,
     "scaffold": server_with_variates,
     "ditto": server,
+    "per-fedavg": server,
     "apfl": server,
     "fedala": server,
     "pfedme": server,
@@ -226,6 +227,8 @@ EPOCHS: dict[str, Callable[[Any], float]] = {
     "fedavg-ft": lambda a: a.sgd.epochs + a.finetune_epochs / a.participation,
     "apfl": lambda a: 2 * a.sgd.epochs,  # the common model and the blend
     "fedala": lambda a: a.sgd.epochs + a.weight_epochs,
+    # an inner and an outer gradient; everyone makes the common model its own
+    "per-fedavg": lambda a: 2 * a.sgd.epochs + 1 / a.participation,
     "ditto": lambda a: 2 * a.sgd.epochs,  # the common and the personal model
     "fedrep": lambda a: a.sgd.epochs + a.head_epochs,
     # four kinds, one with a head of its own, of judges and on all samples

@@ -21,6 +21,7 @@ from scool.algorithms.l2c import L2C
 from scool.algorithms.local_only import LocalOnly
 from scool.algorithms.meta_l2c import MetaL2C
 from scool.algorithms.pens import PENS
+from scool.algorithms.per_fedavg import PerFedAvg
 from scool.algorithms.pfedgraph import PFedGraph
 from scool.algorithms.pfedme import PFedMe
 from scool.algorithms.scaffold import Scaffold
@@ -54,6 +55,7 @@ __all__ = [
     "MetaL2C",
     "PFedGraph",
     "PFedMe",
+    "PerFedAvg",
     "SCooL",
     "Scaffold",
     "Tracks",
@@ -73,6 +75,7 @@ METHODS: dict[str, tuple[str, AnyAlgorithm]] = {
     "fedper": ("a common body, a personal head", FedPer()),
     "fedbn": ("FedAvg, everyone's own normalisation", FedBN()),
     "fedrep": ("the same, head first and then body", FedRep()),
+    "per-fedavg": ("a common model that is good after one step of everyone's own", PerFedAvg()),
     "ditto": ("personal models pulled to a common one", Ditto()),
     "apfl": ("everyone's own blend of a personal and a common model", APFL()),
     "pfedme": ("personal models by Moreau envelopes", PFedMe()),
