@@ -11,6 +11,7 @@ import tyro
 from scool.cli.arguments import Shown, read_toml
 from scool.cli.export import export
 from scool.cli.peer_joining import init, invite, join
+from scool.cli.peer_simulate import simulate
 from scool.cli.run import print_summary
 from scool.display.live import Console
 from scool.errors import ConfigError, ScoolError, nearest, printable
@@ -24,6 +25,7 @@ USAGE = """usage: scool peer COMMAND
   status DIR...                           how the peers of these folders are doing
   export DIR                              the own model and row of the graph, for other programs
   pilot DIR a=HOST:PORT b=HOST:PORT ...   ready folders for a trial, one per owner
+  simulate                                processes on this machine, killed, asleep and cut off
 
 scool peer COMMAND --help lists the options of a command.
 """
@@ -171,4 +173,5 @@ COMMANDS = {
     "status": _status,
     "export": _export,
     "pilot": _pilot,
+    "simulate": simulate,
 }

@@ -37,7 +37,7 @@ class Elastic:
         self._suspects: frozenset[int] = frozenset()  # missed in the last one
         self._starts: float | None = None  # when the peer first waited in this round
         self.is_away = False  # this round goes by without this peer
-        self.newcomers: tuple[int, ...] = ()  # who is in view now and was not before
+        self.newcomers: tuple[int, ...] = ()  # who is in view now, and was not before or missed
         self.source: tuple[int, ...] = ()  # of whom to take the graph: those who run this round
 
     # ------------------------------------------------------------------ what the engine asks
@@ -62,7 +62,8 @@ class Elastic:
             late = [p for p in self._in_view if not self._runs(p, round)]
             self.newcomers = tuple(sorted([*late, post.place]))
         elif not self._is_first:
-            self.newcomers = tuple(sorted(self._in_view - before))
+            # what was missed may have been what a choice of neighbours depended on
+            self.newcomers = tuple(sorted(self._in_view - (before - self._suspects)))
         self._is_first = False
         absent[[post.place, *self._in_view]] = False
         return absent
@@ -72,13 +73,19 @@ class Elastic:
         post = self._post
         if self._starts is None:
             self._starts = post.transport.now()
-        if peer not in post.transport.members():
+        spot = post.spots.get(peer, Spot(post.round))
+        has_left = spot.round > post.round + (KEPT if spot.is_running else 0)
+        if has_left or peer not in post.transport.members():
             return 0.0
         return self._starts + (SUSPECT if peer in self._suspects else self._deadline)
 
     def miss(self, peers: Collection[int]) -> None:
         """These did not answer in time."""
-        self._missed |= set(peers)
+        if peers:
+            self._missed |= set(peers)
+            who = ", ".join(map(str, sorted(peers)))
+            seconds = self._post.transport.now() - (self._starts or 0.0)
+            self._post.note(f"round {self._post.round}: nothing of peer {who} in {seconds:.1f} s")
 
     # ------------------------------------------------------------------ who is where
 

@@ -37,11 +37,13 @@ class KeepingUp(Around):
             k = engine.num_clients
             nothing = torch.full((k,), torch.nan, dtype=torch.float64)
             return state, {"train_loss": nothing, "graph": torch.eye(k, dtype=torch.float64)}
-        if "cross_loss" in self.verbs:
+        is_common = "cross_loss" in self.verbs
+        if is_common:
             state = self._with_graph(state, round)
-            self.post.say(round, STATE, tensors=_common(state), push=False)
         if self.view.newcomers:
             state = self.method.admit(state, torch.tensor(self.view.newcomers))
+        if is_common:
+            self.post.say(round, STATE, tensors=_common(state), push=False)
         return self.method.step(engine, state, round)
 
     def admit(self, state: Any, clients: Tensor) -> Any:

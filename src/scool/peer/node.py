@@ -31,15 +31,16 @@ Connect = Callable[[Owner, int], Transport]
 """Opens the network for an owner; messages may have so many bytes."""
 
 
-def connect(owner: Owner, largest: int) -> Transport:
-    """The network of a run."""
+def connect(owner: Owner, largest: int, dial: Sequence[str] | None = None) -> Transport:
+    """The network of a run; `dial` has other addresses for those whom this peer dials."""
     from scool.peer.zenoh import ZenohTransport
 
     agreement = owner.agreement
     addresses = [member.address for member in agreement.members]
     addresses[owner.place] = owner.settings.listen or addresses[owner.place]
     files = Files.of(owner.folder)
-    return ZenohTransport(agreement.run, owner.place, agreement.names, addresses, files, largest)
+    names = agreement.names
+    return ZenohTransport(agreement.run, owner.place, names, addresses, files, largest, dial)
 
 
 def run_owner(

@@ -38,8 +38,10 @@ class ZenohTransport:
         addresses: Sequence[str],
         files: Files,
         largest: int,
+        dial: Sequence[str] | None = None,
     ) -> None:
-        """`names` are those in the members' certificates, `largest` bounds the bytes of a message.
+        """`names` are those in the members' certificates, `largest` bounds the bytes of a message,
+        `dial` has the addresses of earlier members where they are not those on which they listen.
 
         Raises:
             RunError: the address cannot be listened on.
@@ -51,7 +53,8 @@ class ZenohTransport:
         self._tokens: set[str] = set()
         self._changed, self._news = threading.Condition(), 0
         self._seen = 0
-        config = _config(self._root, place, names, addresses, files, largest)
+        dial = addresses[:place] if dial is None else dial
+        config = _config(self._root, place, names, addresses[place], dial, files, largest)
         try:
             self._session = zenoh.open(zenoh.Config.from_json5(json.dumps(config)))
         except zenoh.ZError as error:
@@ -164,7 +167,8 @@ def _config(
     root: str,
     place: int,
     names: Sequence[str],
-    addresses: Sequence[str],
+    listen: str,
+    dial: Sequence[str],
     files: Files,
     largest: int,
 ) -> dict[str, Any]:
@@ -182,9 +186,9 @@ def _config(
     }
     return {
         "mode": "peer",
-        "listen": {"endpoints": [f"tls/{addresses[place]}"], "exit_on_failure": True},
+        "listen": {"endpoints": [f"tls/{listen}"], "exit_on_failure": True},
         "connect": {
-            "endpoints": [f"tls/{address}" for address in addresses[:place]],
+            "endpoints": [f"tls/{address}" for address in dial],
             "timeout_ms": -1,  # try for ever
             "exit_on_failure": False,
             "retry": {
