@@ -5,21 +5,18 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import scool
 from scool.cli.main import run_command
-from scool.data.arrays import from_arrays
 from scool.graph.edges import as_matrix
-from scool.peer.agreement import Agreement
 from scool.peer.memory import MemoryNetwork
 from scool.recording.folder import RunFolder
 
 pytest.importorskip("cryptography", reason="pip install scool[peer]")
 
-from peer.test_node import ADDRESSES, NAMES, live
+from peer.test_node import ADDRESSES, NAMES, live, simulated
 from scool.peer.pilot import Trial, make_pilot
 from toys import classification
 
@@ -44,19 +41,6 @@ def missed(folder: Path, name: str) -> list[int]:
     """The rounds that went by without this peer."""
     place = NAMES.index(name)
     return [row["round"] for row in rows_of(folder, name) if place in row.get("absent", [])]
-
-
-def simulated(folder: Path) -> scool.Result:
-    agreement = Agreement.read(folder / NAMES[0])
-    clients = [dict(np.load(folder / name / "data.npz")) for name in NAMES]
-    return scool.fit(
-        from_arrays(clients, num_classes=agreement.outputs),
-        agreement.build_model(),
-        agreement.build_method(),
-        rounds=agreement.rounds,
-        seed=agreement.seed,
-        device="cpu",
-    )
 
 
 def own_rows(folder: Path) -> torch.Tensor:

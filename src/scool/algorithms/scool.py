@@ -261,7 +261,7 @@ class SCooL(Method[SCooLState]):
     ) -> Edges:
         """N_i: everyone, until each client chooses its best peers once and for all, or from then on
         draws others for every round. Clients whose rows `admit` opened choose again in the next
-        round that `AGAIN` divides."""
+        round that `AGAIN` divides and in which all their pairs were measured."""
         count = num_kept(engine.num_clients, self.fraction)
         count = min(count, num_candidates(engine.num_clients, self.candidates) or count)
         if self.peers == "drawn" and self._is_sparse(round + 1):
@@ -271,6 +271,7 @@ class SCooL(Method[SCooLState]):
         if not self._is_sparse(round) or round % AGAIN:
             return before
         opened = (before.degrees > count + self.keep_self) & engine.active
+        opened &= w.degrees >= before.among(engine.active).degrees
         best = keep_best(rank, count, self.keep_self)
         return before.take(~opened[before.i]).updated(best.take(opened[best.i]))
 

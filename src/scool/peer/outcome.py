@@ -76,7 +76,7 @@ class Outcome:
                     task="classification" if is_class else "regression",
                     num_classes=agreement.outputs if is_class else None,
                 ),
-                agreement.build_model(),
+                agreement.builder(self._watched.folders[0]),
                 agreement.build_method(),
                 rounds=agreement.rounds,
                 seed=agreement.seed,
