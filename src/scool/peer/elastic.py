@@ -59,7 +59,7 @@ class Elastic:
         before, self._in_view = self._in_view, frozenset(self._look_around(round))
         if round == self._enter:
             self.source = tuple(sorted(p for p in self._in_view if self._runs(p, round)))
-            late = [p for p in self._in_view if not self._runs(p, round)]
+            late = [p for p in self._in_view if not post.spots[p].is_running]
             self.newcomers = tuple(sorted([*late, post.place]))
         elif not self._is_first:
             # what was missed may have been what a choice of neighbours depended on

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import scool
 from scool.columns import human_bytes
 from scool.data.arrays import from_arrays
 from scool.errors import RunError
@@ -19,6 +18,7 @@ from scool.graph.edges import as_matrix
 from scool.peer.agreement import Agreement
 from scool.peer.simulate import Plan, Watched
 from scool.recording.folder import TIMING, RunFolder
+from scool.run.load import load_model
 from scool.run.loop import fit
 from scool.run.result import Result
 
@@ -194,7 +194,7 @@ class Outcome:
         wrong: list[str] = []
         graph = as_matrix(self.simulated.graphs[self.agreement.rounds - 1])
         for place, folder in enumerate(self._folders):
-            model = scool.load_model(folder.path).network.state_dict()
+            model = load_model(folder.path).network.state_dict()
             theirs = self.simulated.model(place).state_dict()
             row = as_matrix(folder.read_graph(self.agreement.rounds - 1))[place]
             is_same = all(torch.equal(model[name], t) for name, t in theirs.items())

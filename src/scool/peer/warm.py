@@ -4,8 +4,10 @@ once, and its children begin at once."""
 import torch
 import zenoh  # noqa: F401
 
-import scool
-import scool.peer.simulate
+import scool.peer.simulate  # noqa: F401
+from scool.algorithms import SCooL
+from scool.data.synthetic import synthetic
+from scool.run.loop import fit
 
 torch.set_num_threads(1)
-scool.fit(scool.synthetic(2, 1), "linear", scool.SCooL(), rounds=1, device="cpu", verbose=False)
+fit(synthetic(2, 1), "linear", SCooL(), rounds=1, device="cpu", verbose=False)
