@@ -13,6 +13,7 @@ from scool.data.own_table import TableOptions
 from scool.display.page.content import page_content
 from scool.display.records import find_runs, read_runs
 from scool.errors import ConfigError, DataError
+from scool.run.options import with_options
 
 pytestmark = [
     pytest.mark.usefixtures("in_an_empty_folder"),
@@ -89,6 +90,10 @@ def test_notes_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert dispatch(["data", "describe", *OWN]) == 0
     said = capsys.readouterr().out
     assert "train samples       16" in said
+    assert dispatch(["run", "local", *OWN, *SMALL, "--test-fraction", "0.5", "--out", "half"]) == 0
+    settings = json.loads(Path("half/run.json").read_text())["config"]["settings"]
+    config = with_options(DataConfig(), settings["data"], "data")
+    assert load(config).test.sizes.tolist() == [10] * 4
     assert "note                1 missing cells in 1 columns are filled by the common" in said
 
 

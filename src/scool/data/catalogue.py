@@ -54,8 +54,8 @@ class DataConfig:
     val_fraction: float = 0.0
     """Share of each client's training samples set aside for validation."""
     test_fraction: float = 0.0
-    """Images: the samples of both files are shared out, and each client is tested on this share of
-    its own; 0: on all test samples of its classes."""
+    """Share of each client's own samples for the test: of a table (0: a fifth), or of images, whose
+    two files are then shared out together (0: all test samples of its classes)."""
     augment: bool = True
     """Use the dataset's training augmentation where it has one."""
     task: Task = "classification"
@@ -129,8 +129,8 @@ def load(config: DataConfig, seed: int = 0) -> Federation:
     require(isinstance(given, DataConfig), "config", given, remedy)
     dataset = find(config.dataset)
     is_owners = config.dataset.replace("_", "-") in OWNERS
-    if config.data or is_owners or config.dataset in ("synthetic", "digits"):
-        _refuse(config, "test_fraction", "only images have it")
+    if is_owners or config.dataset in ("synthetic", "digits"):
+        _refuse(config, "test_fraction", "only images and tables of your own have it")
     if config.data:
         return _load_table(config, seed)
     if is_owners:
@@ -169,7 +169,8 @@ def _refuse_sharing(config: DataConfig, what: str) -> None:
 
 def _load_table(config: DataConfig, seed: int) -> Federation:
     _refuse_sharing(config, "the table")
-    return load_table(config.data, config.table, config.task, config.val_fraction, seed)
+    fractions = (config.val_fraction, config.test_fraction)
+    return load_table(config.data, config.table, config.task, *fractions, seed)
 
 
 def _load_owners(config: DataConfig, seed: int) -> Federation:

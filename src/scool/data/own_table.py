@@ -38,8 +38,8 @@ class TableOptions:
     """For --data: a column such as the patient; no group is in two parts."""
     split: str = ""
     """For --data: a column with train, val or test."""
-    test_fraction: float = 0.2
-    """For --data: share of each client's rows for the test."""
+    test_fraction: Annotated[float, tyro.conf.Suppress] = 0.2
+    """Share of each client's rows for the test, where `DataConfig.test_fraction` is 0."""
     sha256: Annotated[str, tyro.conf.Suppress] = ""
     """Of the file when the command was given: a record is not continued with another one."""
     count: Annotated[int, tyro.conf.Suppress] = 0
@@ -76,7 +76,12 @@ def _check_named(path: str, table: TableOptions) -> None:
 
 
 def load_table(
-    path: str, table: TableOptions, task: Task, val_fraction: float, seed: int
+    path: str,
+    table: TableOptions,
+    task: Task,
+    val_fraction: float,
+    test_fraction: float,
+    seed: int,
 ) -> Federation:
     """The federation of a file; what was done to its rows is said as notes.
 
@@ -102,7 +107,7 @@ def load_table(
         time=table.time or None,
         group=table.group or None,
         split=table.split or None,
-        test_fraction=table.test_fraction,
+        test_fraction=test_fraction or table.test_fraction,
         val_fraction=val_fraction,
         seed=seed,
     )
