@@ -19,8 +19,8 @@ from scool.data import transform
 from scool.data.build import from_partition
 from scool.data.federation import Federation
 from scool.data.partition import noniid
-from scool.engine.device import tensor_cores
 from scool.engine.local import LocalEngine
+from scool.engine.machine import tensor_cores
 from scool.engine.steps.local_steps import GradientStepper, stepwise, vmap_gradient
 from scool.engine.steps.phases import Phase
 from scool.learning.local_sgd import LocalSGD, Rule, plan_batches

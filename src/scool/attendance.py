@@ -1,13 +1,10 @@
-"""Owners that come and go: who takes part in a round, who joins late, who does less, and how fast
-each learns. A function of (seed, round, client), so that every process and a resumed run agree."""
+"""What a person may say of owners that come and go, as the `Attendance` of a run."""
 
 import csv
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,96 +12,11 @@ from torch import Tensor
 
 from scool.data.client import find_client
 from scool.errors import ConfigError, require
-from scool.randomness import derive, generator, uniform
+from scool.health import Attendance
 
 Availability = Callable[[int, int], bool] | Tensor | np.ndarray | str | Path
 """(client, round) -> whether it is there; a (rounds, K) table of that; or a CSV file with the
 columns client, from, to: rounds from `from` to `to`, both included, in which a client is there."""
-
-
-class Pace(NamedTuple):
-    """How the clients of an engine do their local steps in a round."""
-
-    share: Tensor | None = None  # (n,) share of its steps that each does; None: all do all
-    factors: Tensor | None = None  # (n,) by which each multiplies its learning rate; None: 1
-
-
-@final
-@dataclass(frozen=True)
-class Attendance:
-    """Who takes part when. The defaults: everybody, always, at the same pace."""
-
-    num_clients: int
-    seed: int
-    participation: float = 1.0
-    """Share of the clients that are there which take part in a round, drawn for every round."""
-    table: Tensor | None = None
-    """(rounds, K) bool: who is there; None: everybody."""
-    stragglers: float = 0.0
-    """Chance of a client to be slow in a round."""
-    straggler_steps: float = 0.5
-    """Share of its local steps that a slow client does."""
-    factors: Tensor | None = None
-    """(K,) by which each client multiplies the learning rate; None: 1."""
-    about: Mapping[str, Any] = field(default_factory=dict)
-    """What a record keeps, and a resumed run must agree on; empty for the defaults."""
-
-    def absent(self, round: int) -> Tensor:
-        """(K,) bool: who takes no part in a round."""
-        there = torch.ones(self.num_clients, dtype=torch.bool)
-        if self.table is not None:
-            there = self.table[min(round, len(self.table) - 1)]
-        if self.participation == 1:
-            return ~there
-        count = max(1, int(int(there.sum()) * self.participation + 1e-9))
-        order = torch.randperm(
-            self.num_clients, generator=generator(self.seed, "participants", round)
-        )
-        chosen = order[there[order]][:count]
-        absent = torch.ones(self.num_clients, dtype=torch.bool)
-        absent[chosen] = False
-        return absent
-
-    @cached_property
-    def _joins(self) -> Mapping[int, list[int]]:
-        """By round: the clients that were not there from the start and take part for the first
-        time."""
-        if self.table is None:
-            return {}
-        found: dict[int, list[int]] = {}
-        late = (~self.table[0]).nonzero()[:, 0].tolist()
-        for round in range(1, len(self.table) if late else 0):
-            absent = self.absent(round)
-            if new := [client for client in late if not absent[client]]:
-                found[round] = new
-                late = [client for client in late if absent[client]]
-        return found
-
-    def newcomers(self, round: int) -> Tensor:
-        """The ids of the clients that join in a round."""
-        return torch.tensor(self._joins.get(round, []), dtype=torch.int64)
-
-    def pace(self, round: int, clients: Tensor) -> Pace:
-        """How fast these clients (n,) are in a round."""
-        share = None
-        if self.stragglers:
-            key = derive(self.seed, "stragglers", round)
-            slow = uniform(key, clients.cpu(), (1,))[:, 0] < self.stragglers
-            share = torch.where(slow, self.straggler_steps, 1.0)
-        return Pace(share, None if self.factors is None else self.factors[clients.cpu()])
-
-    def remarks(self, rounds: int) -> list[str]:
-        """What was asked for and has no effect in so few rounds."""
-        late = {c: t for c, t in self.about.get("joins", {}).items() if t >= rounds}
-        return [f"client {c} joins in round {t}, and {rounds} are run" for c, t in late.items()]
-
-    def slow(self, round: int) -> list[int]:
-        """The clients that do fewer steps in a round."""
-        share = self.pace(round, torch.arange(self.num_clients)).share
-        return [] if share is None else (share < 1).nonzero()[:, 0].tolist()
-
-
-# ---------------------------------------------------------------------- what a person may give
 
 
 def _find(word: str, names: Sequence[str] | None, count: int) -> int:

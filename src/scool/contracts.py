@@ -431,6 +431,12 @@ class Method(Generic[S]):
         return ""
 
     @property
+    def around(self) -> Mapping[str, float]:
+        """What the wrappers around it do, by the names that records have for it; nothing without
+        any."""
+        return {}
+
+    @property
     def plain(self) -> Any:
         """The method without wrappers around it; its name and fields are what records keep."""
         return self

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from scool.algorithms import IFCA, FedAvg, FedFomo, LocalOnly, SCooL
-from scool.algorithms.between_rounds import Averaged, SlowMomentum, between_of, with_between
+from scool.algorithms.between_rounds import Averaged, SlowMomentum, with_between
 from scool.display.records import read_run
 from scool.errors import ConfigError, RunError
 from scool.health import broke_in
@@ -81,7 +81,7 @@ def test_a_stopped_run_goes_on_to_the_bit(options: dict[str, Any], tmp_path: Pat
 def test_a_method_around_a_method_is_one_like_any_other(tmp_path: Path) -> None:
     around = Averaged(SlowMomentum(FedFomo(sgd=SGD, validation=0.4), 0.5), 0.9)
     assert (around.validation, around.meets, around.trains_theta) == (0.4, "peers", False)
-    assert between_of(around) == BOTH and around.plain == FedFomo(sgd=SGD, validation=0.4)
+    assert around.around == BOTH and around.plain == FedFomo(sgd=SGD, validation=0.4)
     whole = fit(classification(), "mlp", around, rounds=3, device="cpu", out=tmp_path / "a")
     named = FedFomo(sgd=SGD, validation=0.4)
     same = fit(classification(), "mlp", named, rounds=3, device="cpu", out=tmp_path / "b", **BOTH)

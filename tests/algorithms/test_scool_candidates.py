@@ -13,7 +13,7 @@ from scool.engine.local import LocalEngine
 from scool.errors import ConfigError
 from scool.evaluation.scores import graph_l1
 from scool.graph.edges import as_matrix
-from scool.graph.neighbours import keep_top
+from scool.graph.mixing import keep_top
 from scool.health import Reason
 from scool.learning.local_sgd import LocalSGD
 from scool.learning.losses import CrossDraw

@@ -59,13 +59,15 @@ ONE = "--clients 4 --groups 2 --rounds 1 --model linear --device cpu --quiet --j
 
 @pytest.fixture
 def nothing_registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    before = dict(METHODS)
-    monkeypatch.setattr(plugins, "_sources", {})
+    before, sources = dict(METHODS), dict(plugins.SOURCES)
+    plugins.SOURCES.clear()
     monkeypatch.setattr(plugins, "_loaded", {})
     load_installed.cache_clear()
     yield
     METHODS.clear()
     METHODS.update(before)
+    plugins.SOURCES.clear()
+    plugins.SOURCES.update(sources)
     load_installed.cache_clear()
 
 
@@ -73,7 +75,7 @@ def forget() -> None:
     """As in a new process."""
     for name in set(METHODS) - plugins.BUILT_IN:
         del METHODS[name]
-    plugins._sources.clear()
+    plugins.SOURCES.clear()
     plugins._loaded.clear()
 
 
@@ -204,7 +206,7 @@ def test_the_decorator_and_the_function_register_too(tmp_path: Path) -> None:
     assert METHODS["a"][0] == "All clients average their models, in part."
     assert METHODS["b"][0] == "by hand" and METHODS["b"][1].share == 0.5
     register_method("b", scool.LocalOnly())  # from Python a later one takes its place
-    assert METHODS["b"][1] == scool.LocalOnly() and plugins.source_of("b") is None
+    assert METHODS["b"][1] == scool.LocalOnly() and "b" not in plugins.SOURCES
 
 
 def test_methods_of_installed_packages(

@@ -16,7 +16,7 @@ from scool.algorithms import METHODS
 from scool.algorithms.shared.sharing import only, split_names
 from scool.data.catalogue import DataConfig
 from scool.graph.edges import as_matrix
-from scool.graph.neighbours import num_kept
+from scool.graph.mixing import num_kept
 from scool.learning.local_sgd import LocalSGD, plan_batches
 from scool.run.config import default_run
 from scool.run.options import option_names, with_options

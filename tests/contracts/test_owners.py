@@ -9,9 +9,9 @@ import torch
 
 from scool.algorithms import METHODS
 from scool.algorithms.between_rounds import Averaged, SlowMomentum
-from scool.attendance import Attendance
 from scool.contracts import Method
 from scool.data.catalogue import DataConfig
+from scool.health import Attendance
 from scool.models import ModelConfig
 from scool.run.config import default_run
 from scool.run.loop import fit

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from scool.data.build import from_partition
-from scool.data.federation import Federation, true_graph
+from scool.data.build import from_partition, true_graph
+from scool.data.federation import Federation
 from scool.data.partition import explicit, noniid
 from scool.errors import ConfigError, DataError
 

@@ -12,7 +12,7 @@ from scool.data.arrays import from_arrays
 from scool.data.federation import Federation
 from scool.learning.local_sgd import LocalSGD, plan_batches
 from scool.learning.losses import LOSSES
-from scool.models.stack import StreamDropout, with_streams
+from scool.models.layers import StreamDropout, with_streams
 from scool.randomness import advance, derive
 from scool.types import Params, Tree
 from toys import one, own_data

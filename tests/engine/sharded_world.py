@@ -17,14 +17,13 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scool.algorithms import METHODS
-from scool.attendance import Attendance
 from scool.contracts import Engine
 from scool.data.catalogue import DataConfig
 from scool.engine.ranks.group import Ranks, join_group, leave_group
 from scool.engine.sharded import ShardedEngine
-from scool.evaluation.metrics import chosen_metrics
-from scool.evaluation.scores import evaluate
+from scool.evaluation.scores import chosen_metrics, evaluate
 from scool.graph.edges import as_matrix
+from scool.health import Attendance
 from scool.models import parameters_of
 from scool.run.config import default_run
 from scool.run.options import with_options

@@ -21,7 +21,7 @@ from scool.engine.steps import formulation
 from scool.evaluation.scores import correct
 from scool.learning.local_sgd import LocalSGD
 from scool.models import parameters_of
-from scool.models.norms import ClientNorm, is_statistic
+from scool.models.layers import ClientNorm, is_statistic
 from scool.priors import Attention
 from toys import assert_trees_close, classification, row_stochastic, scattered, start
 

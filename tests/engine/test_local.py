@@ -13,7 +13,7 @@ from scool.data.arrays import from_arrays
 from scool.evaluation.scores import correct
 from scool.learning.local_sgd import LocalSGD, plan_batches
 from scool.learning.losses import CrossDraw
-from scool.models.stack import StreamDropout
+from scool.models.layers import StreamDropout
 from toys import (
     SIZES,
     assert_trees_close,

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from scool.engine.device import Capacity, MemoryWarning
 from scool.engine.local import LocalEngine
+from scool.engine.machine import Capacity, MemoryWarning
 from scool.engine.steps.phases import Phase
 from scool.errors import ModelError
 from scool.evaluation.scores import correct

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from engine.sharded_world import sharded
-from scool.engine.device import resolve_device
 from scool.engine.local import LocalEngine
+from scool.engine.machine import resolve_device
 from scool.errors import ConfigError, QuarantineError
 from scool.health import Reason
 from scool.learning.local_sgd import LocalSGD

@@ -5,7 +5,7 @@ import torch
 
 from scool.data.arrays import from_arrays
 from scool.evaluation.scores import adjusted_rand, communities, correct, evaluate, graph_l1
-from scool.graph.normalise import normalise_rows
+from scool.graph.mixing import normalise_rows
 from toys import classification, regression, scattered, softmax_regression, start
 
 

@@ -16,8 +16,8 @@ from scool.display.tables import comparison_table
 from scool.engine.local import LocalEngine
 from scool.errors import ConfigError
 from scool.evaluation import metrics as module
-from scool.evaluation.metrics import METRICS, Metric, checked_names, chosen_metrics
-from scool.evaluation.scores import evaluate, judge
+from scool.evaluation.metrics import METRICS, Metric, checked_names
+from scool.evaluation.scores import chosen_metrics, evaluate, judge
 from scool.models import parameters_of
 from toys import classification, regression, scattered, softmax_regression, start
 

@@ -6,15 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from scool.graph import neighbours
+from scool.graph import candidates
+from scool.graph.candidates import Circle, hearsay
 from scool.graph.edges import Edges
-from scool.graph.neighbours import Circle, best_columns, hearsay, num_candidates
+from scool.graph.mixing import best_columns, num_candidates
 
 
 def choose_candidates(w: Tensor, tried: Tensor, active: Tensor, count: int, **options) -> Tensor:
     """On matrices."""
     pairs = (Edges.of(w), Edges.of(tried))
-    return neighbours.choose_candidates(*pairs, active, count, **options).dense()
+    return candidates.choose_candidates(*pairs, active, count, **options).dense()
 
 
 def turns(num_clients: int, seed: int, passed: int) -> Tensor:

@@ -13,7 +13,7 @@ from scool.algorithms import SCooL
 from scool.errors import ConfigError
 from scool.graph import edges as edges_module
 from scool.graph.edges import Edges, as_matrix, values_at
-from scool.graph.neighbours import best_columns
+from scool.graph.mixing import best_columns
 from scool.learning.local_sgd import LocalSGD
 from scool.priors import SBM
 from scool.recording.checkpoint import flatten, unflatten

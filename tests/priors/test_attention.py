@@ -13,7 +13,7 @@ from scool.graph.edges import Edges
 from scool.priors import Attention, attention_released, attention_updates
 from scool.priors.attention_released import released_scores, target_rows
 from scool.priors.attention_updates import embedding_gradient, in_blocks, update_log_p
-from scool.types import Difference
+from scool.priors.base import Difference
 
 MODES = ["gated", "always", "exclude"]
 SHAPES = {"a.weight": (4, 2, 3), "a.bias": (4,)}

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from scool import DPSGD, SBM, FedAvg, LocalOnly, LocalSGD, SCooL, Tracks, fit, load_model
-from scool.attendance import Attendance
 from scool.errors import ConfigError, RunError
+from scool.health import Attendance
 from scool.learning.local_sgd import shortened
 from toys import assert_trees_equal, classification, regression, start
 

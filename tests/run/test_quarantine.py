@@ -14,7 +14,7 @@ from scool.data.arrays import from_arrays
 from scool.data.federation import Federation
 from scool.errors import QuarantineError
 from scool.evaluation.scores import Scores
-from scool.graph.normalise import without
+from scool.graph.mixing import without
 from scool.health import Reason
 from scool.priors import SBM
 from scool.run.prepare import prepare_data

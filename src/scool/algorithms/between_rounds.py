@@ -16,11 +16,13 @@ from scool.contracts import Engine, Method
 from scool.data.federation import Task
 from scool.errors import require
 from scool.learning.losses import as_metric
-from scool.models.norms import is_statistic
+from scool.models.layers import is_statistic
 from scool.types import Info, Params, Tree
 
 AROUND = ("sgd", "validation", "averages", "learns_graph", "meets", "verbs")
 """What a method around another one declares as that one does."""
+RECORDED = ("slow_momentum", "model_average", "patience", "fine_tune")
+"""What records say of the methods around another one."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,11 @@ class Around(Method[Any]):
 
     def remark(self, rounds: int) -> str:
         return self.method.remark(rounds)
+
+    @property
+    def around(self) -> Mapping[str, float]:
+        own = {n: value for n, value in vars(self).items() if n in RECORDED}
+        return {**self.method.around, **own}
 
     @property
     def plain(self) -> Any:
@@ -262,13 +269,3 @@ def with_share(method: Method[Any], participation: float) -> Method[Any]:
     words = f"{type(method.plain).__name__} has {own} already; give one of the two"
     require(own == 1, "participation", participation, words)
     return replace(method, participation=participation)  # type: ignore[call-arg]
-
-
-def between_of(method: Method[Any]) -> Mapping[str, float]:
-    """What is put around a method, by the names that records have for it."""
-    found: dict[str, float] = {"slow_momentum": 0.0, "model_average": 0.0}
-    while isinstance(method, Around):
-        names = (*found, "patience", "fine_tune")
-        found |= {n: value for n, value in vars(method).items() if n in names}
-        method = method.method
-    return found

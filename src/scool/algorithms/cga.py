@@ -11,10 +11,11 @@ from scool.algorithms.shared.sharing import choose
 from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
 from scool.graph.edges import Edges
-from scool.graph.normalise import edges_without
+from scool.graph.mixing import edges_without
 from scool.graph.topology import check_topology, matrix_of
 from scool.learning.local_sgd import LocalSGD
-from scool.types import Info, Params, Tree, flat
+from scool.models.stack import flat
+from scool.types import Info, Params, Tree
 
 EXPLODED = 1000  # a loss so many times that of the uninformed predictor does not come back
 

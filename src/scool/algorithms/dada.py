@@ -9,8 +9,7 @@ from torch import Tensor
 from scool.algorithms.shared.checks import check_pull
 from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
-from scool.graph.neighbours import keep_top, num_kept
-from scool.graph.normalise import normalise_rows
+from scool.graph.mixing import keep_top, normalise_rows, num_kept
 from scool.learning.local_sgd import LocalSGD, Pull
 from scool.randomness import derive, uniform
 from scool.types import Info, Params, Tree

@@ -10,8 +10,7 @@ from scool.algorithms.shared.checks import WHOLE, check_validation, require_vali
 from scool.algorithms.shared.sharing import check_participation, choose, participants
 from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
-from scool.graph.neighbours import keep_top, num_kept
-from scool.graph.normalise import normalise_rows
+from scool.graph.mixing import keep_top, normalise_rows, num_kept
 from scool.learning.local_sgd import LocalSGD
 from scool.randomness import derive, uniform
 from scool.types import Info, Params, Tree

@@ -11,9 +11,10 @@ from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
 from scool.learning.local_sgd import LocalSGD
 from scool.learning.losses import as_metric
-from scool.models.norms import is_statistic
+from scool.models.layers import is_statistic
+from scool.models.stack import flat
 from scool.randomness import generator
-from scool.types import Info, Params, Tree, flat
+from scool.types import Info, Params, Tree
 
 
 class IFCAState(NamedTuple):

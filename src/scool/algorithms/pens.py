@@ -8,8 +8,7 @@ from torch import Tensor
 
 from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
-from scool.graph.neighbours import keep_top, num_kept
-from scool.graph.normalise import normalise_rows
+from scool.graph.mixing import keep_top, normalise_rows, num_kept
 from scool.learning.local_sgd import LocalSGD
 from scool.learning.losses import CrossDraw
 from scool.randomness import derive, uniform

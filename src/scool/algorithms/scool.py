@@ -18,23 +18,24 @@ from scool.algorithms.shared.scool_options import (
 )
 from scool.algorithms.shared.sharing import mix_updates, only, split_names
 from scool.contracts import Engine, Evidence, Method, Prior
+from scool.graph.candidates import choose_candidates, pairs_with
 from scool.graph.edges import Edges, values_at
-from scool.graph.neighbours import (
-    choose_candidates,
+from scool.graph.mixing import (
+    Mixing,
+    Weighting,
     draw_peers,
     keep_best,
+    mixing_weights,
     num_candidates,
     num_kept,
-    pairs_with,
 )
-from scool.graph.normalise import Mixing, Weighting, mixing_weights
 from scool.learning.local_sgd import LocalSGD
 from scool.learning.losses import CrossDraw
-from scool.models.norms import is_statistic
+from scool.models.layers import is_statistic
 from scool.priors import SBM, AnyPrior, Dirac
-from scool.priors.base import check_posterior
+from scool.priors.base import Difference, check_posterior
 from scool.randomness import derive
-from scool.types import Difference, Info, Params, Tree
+from scool.types import Info, Params, Tree
 
 AGAIN = 3  # rounds between choices after somebody came back: its model has to catch up
 
@@ -61,7 +62,7 @@ class SCooL(Method[SCooLState]):
     all peers is a step many times too long after hundreds of local steps; `weighting="paper"` is
     for single steps. If a client keeps only part of its group, `aggregate="models"` keeps the group
     together. With many clients, the rounds before the choice try a few candidates instead of all
-    pairs (`graph.neighbours`) and remember their losses. Personal tensors are not mixed, and no
+    pairs (`graph.candidates`) and remember their losses. Personal tensors are not mixed, and no
     prior sees them.
     """
 

@@ -12,7 +12,7 @@ import torch
 from scool.algorithms import SCooL
 from scool.bench.engine import random_federation
 from scool.data.federation import Federation
-from scool.engine.device import resolve_device
+from scool.engine.machine import resolve_device
 from scool.learning.local_sgd import LocalSGD
 from scool.priors import SBM
 from scool.run.loop import fit

@@ -13,8 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from scool.contracts import Evidence
 from scool.data.arrays import from_arrays
 from scool.data.federation import Federation
-from scool.engine.device import fitting_threads, resolve_device, tensor_cores
 from scool.engine.local import LocalEngine
+from scool.engine.machine import fitting_threads, resolve_device, tensor_cores
 from scool.engine.steps.local_steps import one_by_one
 from scool.engine.steps.phases import Phase
 from scool.learning.local_sgd import LocalSGD, Rule, plan_batches

@@ -1,5 +1,6 @@
 """Options that commands share, and how the words that a person typed become a command."""
 
+import importlib.metadata
 import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from scool.data.catalogue import DataConfig
 from scool.data.own_table import looked_at
 from scool.errors import ConfigError
 from scool.run.options import with_options
-from scool.run.plugins import load_installed, load_plugin
+from scool.run.plugins import GROUP, load_installed, load_plugin
 
 T = TypeVar("T")
 
@@ -80,7 +81,8 @@ def take_plugins(arguments: Sequence[str]) -> None:
             load_plugin(next(words, ""))
         elif word.startswith("--plugin="):
             load_plugin(word.partition("=")[2])
-    load_installed()
+    if importlib.metadata.entry_points(group=GROUP):
+        load_installed()
 
 
 def _anywhere(options: Mapping[str, Any], name: str) -> Any:

@@ -27,7 +27,7 @@ from scool.contest.tables import (
     fill_page,
     table_csv,
 )
-from scool.engine.device import resolve_device
+from scool.engine.machine import resolve_device
 from scool.errors import RunError, require
 from scool.recording.disk import LOCK, holding, write_bytes
 from scool.recording.folder import make_folder

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.distributed import PrefixStore, Store, TCPStore  # pyright: ignore
 
-from scool.engine.processes import lead
+from scool.engine.machine import lead
 from scool.engine.ranks.group import join_group, leave_group
 from scool.engine.ranks.placement import check_ranks
 from scool.errors import ConfigError, QuarantineError, RankLost, RunError, ScoolError, require

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from scool.data.array_reading import Part, Parts, check_shapes, read_client, with_inputs
-from scool.data.build import hold_out, pad_rows
-from scool.data.checks import check_names
+from scool.data.build import group_graph, hold_out, pad_rows, true_graph
 from scool.data.doubts import warn_doubts
-from scool.data.federation import Federation, Split, Task, Truth, group_graph, true_graph
+from scool.data.federation import Federation, Split, Task, Truth, check_names
 from scool.data.transform import ImageTransform
 from scool.errors import DataError, check_kind, require, unknown
 

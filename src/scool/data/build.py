@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from scool.data.federation import Federation, Split, Truth, true_graph
+from scool.data.federation import Federation, Split, Truth
 from scool.data.partition import Parts
 from scool.data.transform import ImageTransform
-from scool.errors import DataError, require
+from scool.errors import DataError, require, unknown
 from scool.randomness import generator
 
 
@@ -181,3 +181,45 @@ def _part(split: Split, rows: list[Tensor], stand_in: list[Tensor]) -> Split:
     columns, mask = pad_rows(rows, stand_in)
     clients = torch.arange(len(rows))[:, None]
     return Split(split.x, split.index[clients, columns], mask, split.y[clients, columns])
+
+
+# ---------------------------------------------------------------------- true graphs
+
+
+def true_graph(classes: Tensor, kind: Truth) -> Tensor:
+    """The graph a perfect method would find, from the class sets of the clients.
+
+    Args:
+        classes: (K, C) bool.
+        kind: which clients should cooperate: `identical` class sets, any `overlap`, or in
+            proportion to the `fraction` of classes they share, or to its square (`squared`).
+
+    Returns:
+        (K, K) float64, rows sum to one, self included.
+
+    >>> true_graph(torch.tensor([[1, 1, 0], [1, 1, 0], [0, 1, 1]]).bool(), "fraction")[2].tolist()
+    [0.25, 0.25, 0.5]
+    """
+    common = classes.double() @ classes.double().T
+    if kind == "identical":
+        size = classes.sum(dim=1)
+        weight = ((common == size[:, None]) & (common == size[None, :])).double()
+    elif kind == "overlap":
+        weight = (common > 0).double()
+    elif kind == "fraction":
+        weight = common
+    elif kind == "squared":
+        weight = common**2
+    else:
+        unknown("truth", kind, ("identical", "overlap", "fraction", "squared"))
+    return weight / weight.sum(dim=1, keepdim=True)
+
+
+def group_graph(groups: Tensor) -> Tensor:
+    """The true graph of planted groups: (K, K) float64, equal weights inside a group.
+
+    >>> group_graph(torch.tensor([0, 1, 0]))[0].tolist()
+    [0.5, 0.0, 0.5]
+    """
+    same = (groups[:, None] == groups[None, :]).double()
+    return same / same.sum(dim=1, keepdim=True)

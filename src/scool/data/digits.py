@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from scool.data import partition
-from scool.data.build import from_partition, group_task, hold_out, pad_rows, within
-from scool.data.federation import Federation, Split, Truth, group_graph
+from scool.data.build import from_partition, group_graph, group_task, hold_out, pad_rows, within
+from scool.data.federation import Federation, Split, Truth
 from scool.errors import require
 from scool.randomness import generator
 

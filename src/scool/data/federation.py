@@ -1,5 +1,6 @@
 """Who has what: the data of K clients, as one shared pool and indices into it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -9,13 +10,14 @@ from torch import Tensor
 from scool.data.client import Client, client_of
 from scool.data.preprocessing import Preprocessing
 from scool.data.transform import ImageTransform
-from scool.errors import unknown
+from scool.errors import DataError
 
 if TYPE_CHECKING:
     from scool.display.style import Picture
 
 Task = Literal["classification", "regression"]
 Part = Literal["train", "val", "test"]
+PARTS = ("train", "val", "test")
 Truth = Literal["identical", "overlap", "fraction", "squared"]
 
 
@@ -79,8 +81,6 @@ class Federation:
     notes: tuple[str, ...] = ()  # what was done to the data, in sentences
 
     def __post_init__(self) -> None:
-        from scool.data.checks import check
-
         check(self)
 
     @property
@@ -139,19 +139,9 @@ class Federation:
 
     def describe(self) -> str:
         """A short table for a person: who has how much of what."""
-        rows = [
-            ("federation", self.name),
-            ("task", f"{self.task}, {self.num_outputs} outputs, input {self.input_shape}"),
-            ("clients", str(self.num_clients)),
-            *((f"{part} samples", _spread(getattr(self, part).sizes)) for part in PARTS),
-        ]
-        if self.task == "classification":
-            rows.append(("classes per client", _spread(self.classes.sum(dim=1))))
-        if self.groups is not None:
-            sizes = self.groups.unique(return_counts=True)[1]
-            rows.append(("groups", f"{len(sizes)} of {_spread(sizes)} clients"))
-        rows.extend(("note", words) for words in self.notes)
-        return "\n".join(f"{name:<20}{value}" for name, value in rows)
+        from scool.display.federation import words_of
+
+        return words_of(self)
 
     def __repr__(self) -> str:
         """Without the data, which are private and many."""
@@ -189,48 +179,122 @@ class Federation:
         return html_of(self)
 
 
-PARTS = ("train", "val", "test")
+# ---------------------------------------------------------------------- what is refused
 
 
-def _spread(numbers: Tensor) -> str:
-    low, middle, high = (int(f(numbers)) for f in (torch.min, torch.median, torch.max))
-    return str(low) if low == high else f"{low} / {middle} / {high} (min / median / max)"
+def check(federation: Federation) -> None:
+    """Refuse data that no method could learn from; NaN inputs are left to the engine.
 
-
-def true_graph(classes: Tensor, kind: Truth) -> Tensor:
-    """The graph a perfect method would find, from the class sets of the clients.
-
-    Args:
-        classes: (K, C) bool.
-        kind: which clients should cooperate: `identical` class sets, any `overlap`, or in
-            proportion to the `fraction` of classes they share, or to its square (`squared`).
-
-    Returns:
-        (K, K) float64, rows sum to one, self included.
-
-    >>> true_graph(torch.tensor([[1, 1, 0], [1, 1, 0], [0, 1, 1]]).bool(), "fraction")[2].tolist()
-    [0.25, 0.25, 0.5]
+    Raises:
+        DataError: shapes disagree, a client has no training sample, a label or an index is out of
+            range or outside the client's task, a class of a client has no training sample
+            anywhere, or the true graph is none.
     """
-    common = classes.double() @ classes.double().T
-    if kind == "identical":
-        size = classes.sum(dim=1)
-        weight = ((common == size[:, None]) & (common == size[None, :])).double()
-    elif kind == "overlap":
-        weight = (common > 0).double()
-    elif kind == "fraction":
-        weight = common
-    elif kind == "squared":
-        weight = common**2
-    else:
-        unknown("truth", kind, ("identical", "overlap", "fraction", "squared"))
-    return weight / weight.sum(dim=1, keepdim=True)
+    for part in PARTS:
+        _check_shapes(federation, part, getattr(federation, part))
+    empty = (federation.train.sizes == 0).nonzero().flatten().tolist()
+    if empty:
+        raise DataError(
+            f"client {federation.client_name(empty[0])} has no training sample "
+            f"({len(empty)} such clients): give it data or leave it out"
+        )
+    if federation.task == "classification":
+        for part in PARTS:
+            _check_labels(federation, part, getattr(federation, part))
+        _check_held(federation)
+    _check_graph(federation)
 
 
-def group_graph(groups: Tensor) -> Tensor:
-    """The true graph of planted groups: (K, K) float64, equal weights inside a group.
+def _check_shapes(federation: Federation, part: str, split: Split) -> None:
+    clients, outputs = federation.classes.shape
+    shape = tuple(split.index.shape)
+    target = shape if federation.task == "classification" else (*shape, outputs)
+    problem = None
+    if len(shape) != 2 or shape[0] != clients or shape[1] == 0:
+        problem = f"index has shape {shape}, not ({clients}, N) with N >= 1"
+    elif tuple(split.mask.shape) != shape or split.mask.dtype != torch.bool:
+        problem = f"mask is {split.mask.dtype} {tuple(split.mask.shape)}, not bool {shape}"
+    elif tuple(split.y.shape) != target:
+        problem = f"y has shape {tuple(split.y.shape)}, not {target}"
+    elif split.x.shape[1:] != federation.train.x.shape[1:]:
+        problem = f"inputs have shape {tuple(split.x.shape[1:])}, not {federation.input_shape}"
+    elif split.x.dtype == torch.uint8 and federation.transform is None:
+        problem = "inputs are uint8 and there is no transform; pass one, or float inputs"
+    elif len(split.x) <= int(split.index.max()) or int(split.index.min()) < 0:
+        low, high = int(split.index.min()), int(split.index.max())
+        problem = f"index holds rows {low} to {high} of a pool of {len(split.x)} samples"
+    if problem:
+        raise DataError(f"{part} data of federation {federation.name!r}: {problem}")
 
-    >>> group_graph(torch.tensor([0, 1, 0]))[0].tolist()
-    [0.5, 0.0, 0.5]
+
+def _check_labels(federation: Federation, part: str, split: Split) -> None:
+    high = federation.num_outputs
+    wrong = (split.y < 0) | (split.y >= high)
+    if wrong.any():
+        client, column = wrong.nonzero()[0].tolist()
+        raise DataError(
+            f"client {federation.client_name(client)} has {part} label "
+            f"{int(split.y[client, column])}: labels run from 0 to {high - 1}"
+        )
+    foreign = ~federation.classes.gather(1, split.y) & split.mask
+    if foreign.any():
+        client, column = foreign.nonzero()[0].tolist()
+        raise DataError(
+            f"client {federation.client_name(client)} has {part} label "
+            f"{int(split.y[client, column])}, which is not among its classes: "
+            "add it to `classes` or drop the sample"
+        )
+
+
+def _check_held(federation: Federation) -> None:
+    train = federation.train
+    held = torch.zeros(federation.num_outputs, dtype=torch.bool, device=train.y.device)
+    held[train.y[train.mask]] = True
+    lost = (federation.classes & ~held).nonzero().tolist()
+    if lost:
+        client, label = lost[0]
+        raise DataError(
+            f"client {federation.client_name(client)} has class {label} in its task, but nobody "
+            "holds a training sample of it: add samples, or take the class out of `classes`"
+        )
+
+
+def check_names(names: Sequence[str] | None, clients: int) -> None:
+    """One name for each client, and no name twice.
+
+    Raises:
+        DataError: there are too few or too many, or two are the same.
     """
-    same = (groups[:, None] == groups[None, :]).double()
-    return same / same.sum(dim=1, keepdim=True)
+    if names is None:
+        return
+    if len(names) != clients:
+        raise DataError(f"{len(names)} client_names for {clients} clients: give a name per client")
+    if twice := sorted({str(name) for name in names if names.count(name) > 1}):
+        raise DataError(
+            f"client_names has {twice[0]!r} {names.count(twice[0])} times: give each client a name "
+            "of its own"
+        )
+
+
+def _check_graph(federation: Federation) -> None:
+    clients, truth, groups = federation.num_clients, federation.truth, federation.groups
+    if groups is not None and tuple(groups.shape) != (clients,):
+        raise DataError(f"groups has shape {tuple(groups.shape)}: give one number per client")
+    check_names(federation.client_names, clients)
+    if truth is None:
+        return
+    if tuple(truth.shape) != (clients, clients):
+        raise DataError(f"truth has shape {tuple(truth.shape)}, not ({clients}, {clients})")
+    wrong = ~((truth >= 0) & truth.isfinite())
+    if bool(wrong.any()):
+        row, column = wrong.nonzero()[0].tolist()
+        raise DataError(
+            f"truth[{row}, {column}] = {float(truth[row, column])}: give a weight of 0 or more"
+        )
+    sums = truth.sum(dim=1)
+    if bool(((sums - 1).abs() > 1e-6).any()):
+        row = int((sums - 1).abs().argmax())
+        raise DataError(
+            f"truth is not a graph with rows that sum to one (row {row} sums to "
+            f"{float(sums[row]):.6g}): divide each row by its sum"
+        )

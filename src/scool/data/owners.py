@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from scool.data.federation import Federation, Task, group_graph
+from scool.data.build import group_graph
+from scool.data.federation import Federation, Task
 from scool.data.frames import from_frame
 from scool.data.row_splits import RowSplit
 from scool.data.speech import speech_federation

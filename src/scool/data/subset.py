@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from scool.data.federation import Federation, Split, group_graph
+from scool.data.build import group_graph
+from scool.data.federation import Federation, Split
 from scool.errors import require
 from scool.randomness import generator
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from scool.data.build import group_task, hold_out, pad_rows, within
-from scool.data.federation import Federation, Split, Task, group_graph
+from scool.data.build import group_graph, group_task, hold_out, pad_rows, within
+from scool.data.federation import Federation, Split, Task
 from scool.errors import require, unknown
 from scool.randomness import generator
 

@@ -2,7 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
-from scool.data.federation import Federation, Part
+import torch
+from torch import Tensor
+
+from scool.data.federation import PARTS, Federation, Part
 from scool.errors import need
 
 if TYPE_CHECKING:  # matplotlib is loaded by those who look, so that `import scool` stays light
@@ -51,3 +54,26 @@ def html_of(federation: Federation) -> str:
         return table
     words = f"How many training samples of each class each client of {federation.name} has"
     return table + inline(picture_of(federation, "train"), words)
+
+
+def words_of(federation: "Federation") -> str:
+    """A short table for a person: who has how much of what."""
+    outputs = federation.num_outputs
+    rows = [
+        ("federation", federation.name),
+        ("task", f"{federation.task}, {outputs} outputs, input {federation.input_shape}"),
+        ("clients", str(federation.num_clients)),
+        *((f"{part} samples", _spread(getattr(federation, part).sizes)) for part in PARTS),
+    ]
+    if federation.task == "classification":
+        rows.append(("classes per client", _spread(federation.classes.sum(dim=1))))
+    if federation.groups is not None:
+        sizes = federation.groups.unique(return_counts=True)[1]
+        rows.append(("groups", f"{len(sizes)} of {_spread(sizes)} clients"))
+    rows.extend(("note", words) for words in federation.notes)
+    return "\n".join(f"{name:<20}{value}" for name, value in rows)
+
+
+def _spread(numbers: Tensor) -> str:
+    low, middle, high = (int(f(numbers)) for f in (torch.min, torch.median, torch.max))
+    return str(low) if low == high else f"{low} / {middle} / {high} (min / median / max)"

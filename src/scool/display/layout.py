@@ -11,7 +11,7 @@ from torch import Tensor
 from scool.display.order import by_label
 from scool.display.records import RunRecord
 from scool.evaluation.scores import communities
-from scool.graph.normalise import normalise_rows
+from scool.graph.mixing import normalise_rows
 
 
 def learned_order(record: RunRecord, w: Tensor) -> tuple[list[int], list[int | None] | None]:

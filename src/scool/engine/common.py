@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scool.attendance import Attendance
 from scool.contracts import VERBS, MatrixT, Products, Route, Split, Trained, Updates
 from scool.data.build import without_validation
 from scool.data.federation import Federation
@@ -31,11 +30,12 @@ from scool.engine.steps.local_steps import split_statistics
 from scool.engine.steps.updates import products, weighted_sums
 from scool.errors import ConfigError, first_few
 from scool.graph.edges import Edges, Matrix
-from scool.graph.normalise import edges_without, without
-from scool.health import Health, Reason
+from scool.graph.mixing import edges_without, without
+from scool.health import Attendance, Health, Reason
 from scool.learning.local_sgd import LocalSGD, Pull, Push, Rule
 from scool.learning.losses import CrossDraw, Objective
-from scool.types import Params, Tree, flat
+from scool.models.stack import flat
+from scool.types import Params, Tree
 
 LARGE = 500 * 500  # weights from which on it pays to look for zeros
 BLOCK = 2**22  # numbers that are mixed at a time where the result takes their place

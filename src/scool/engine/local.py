@@ -8,18 +8,17 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from scool.attendance import Attendance
 from scool.contracts import PerClient, PerSample, Split, Trained
 from scool.data.federation import Federation
 from scool.engine.common import CommonVerbs, Compare, mix_tensor, mixer
-from scool.engine.device import (
+from scool.engine.ledger import PairList
+from scool.engine.machine import (
     Capacity,
     clients_at_once,
     resolve_device,
     samples_at_once,
     tensor_cores,
 )
-from scool.engine.ledger import PairList
 from scool.engine.scoring import (
     Drawn,
     client_metric,
@@ -40,12 +39,12 @@ from scool.engine.steps.phases import (
     plan_phase,
 )
 from scool.graph.edges import Edges
-from scool.health import BROKEN_DATA, broke_in
+from scool.health import BROKEN_DATA, Attendance, broke_in
 from scool.learning.local_sgd import LocalSGD, Rule
 from scool.learning.losses import CrossDraw, Objective
-from scool.models.norms import norm_names, with_client_norms
-from scool.models.stack import with_streams
-from scool.types import Tree, flat
+from scool.models.layers import norm_names, with_client_norms, with_streams
+from scool.models.stack import flat
+from scool.types import Tree
 
 
 def _rows(tree: Tree, ids: Tensor) -> Tree:

@@ -9,8 +9,8 @@ from torch.func import grad, vmap
 
 from scool.contracts import PerClient, PerSample
 from scool.data.federation import Task
-from scool.engine.device import tensor_cores
 from scool.engine.ledger import PairList
+from scool.engine.machine import tensor_cores
 from scool.engine.steps.formulation import Formulation
 from scool.engine.steps.local_steps import split_statistics
 from scool.engine.steps.phases import Batch, Samples, are_finite

@@ -10,7 +10,6 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from scool.attendance import Attendance
 from scool.contracts import PerClient, PerSample, Trained
 from scool.contracts import Split as SplitName
 from scool.data.federation import Federation
@@ -27,10 +26,11 @@ from scool.engine.ranks.placement import Placement, better_placement, cut, rank_
 from scool.engine.scoring import Drawn, suits_dense
 from scool.engine.steps.formulation import Precision
 from scool.graph.edges import Edges, Matrix
-from scool.health import Reason
+from scool.health import Attendance, Reason
 from scool.learning.local_sgd import LocalSGD, Rule
 from scool.learning.losses import CrossDraw, Objective
-from scool.types import Tree, flat
+from scool.models.stack import flat
+from scool.types import Tree
 
 SETTLED = 10  # rounds between two moves of clients from rank to rank
 

@@ -5,7 +5,7 @@ and every table, the page, CSV and JSON show those that a run has. All judge wha
 answer: the outputs of classes that a client never answers with are minus infinity.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -195,18 +195,6 @@ def checked_names(metrics: Any) -> tuple[str, ...]:
     several = [metrics] if isinstance(metrics, str | Metric) or callable(metrics) else metrics
     require(isinstance(several, Iterable), "metrics", metrics, "give names, e.g. ('auc', 'f1')")
     return tuple(dict.fromkeys(named(metric) for metric in several))
-
-
-def chosen_metrics(names: Sequence[str], task: Task) -> list[Metric]:
-    """The metrics of a run beside its score: those asked for, and those that its task always has.
-
-    Raises:
-        ConfigError: one of them belongs to another task.
-    """
-    for name in names:
-        METRICS[name].check_task(task)
-    wanted = dict.fromkeys((*names, *ALWAYS[task]))
-    return [METRICS[name] for name in wanted if name != SCORE[task]]
 
 
 def metric_columns(rows: Iterable[Mapping[str, Any]]) -> list[Column]:

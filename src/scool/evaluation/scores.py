@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from scool.contracts import Engine, Split
-from scool.data.federation import Federation
-from scool.evaluation.metrics import Metric
-from scool.graph.normalise import normalise_rows
+from scool.data.federation import Federation, Task
+from scool.evaluation.metrics import ALWAYS, SCORE, Metric, as_metric
+from scool.graph.mixing import normalise_rows
 from scool.learning.losses import squared_error
 from scool.types import Tree
 
@@ -47,6 +47,18 @@ class Scores(NamedTuple):
     loss: Tensor  # (K,) mean loss over all C logits (unmasked)
     unmasked: Tensor | None = None  # (K,) accuracy where all C classes may be answered
     metrics: Mapping[str, Tensor] = {}  # (K,) of each other metric; NaN also where not defined
+
+
+def chosen_metrics(names: Sequence[str], task: Task) -> list[Metric]:
+    """The metrics of a run beside its score: those asked for, and those that its task always has.
+
+    Raises:
+        ConfigError: one of them belongs to another task.
+    """
+    for name in names:
+        as_metric(name).check_task(task)
+    wanted = dict.fromkeys((*names, *ALWAYS[task]))
+    return [as_metric(name) for name in wanted if name != SCORE[task]]
 
 
 def evaluate(

@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +11,9 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from scool.errors import ModelError
+from scool.models.layers import ClientNorm, StreamDropout, statistics_of, tracking_layers
 from scool.models.looped import Looped, LoopWarning, why
-from scool.models.norms import ClientNorm, statistics_of, tracking_layers
-from scool.randomness import derive, uniform_along
+from scool.randomness import derive
 from scool.types import Params, Tree
 
 
@@ -281,37 +280,6 @@ def unstack(tree: Tree, client: int) -> Params:
     return {name: stacked[client] for name, stacked in tree.items()}
 
 
-_PER_CHANNEL = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
-
-
-@final
-class StreamDropout(nn.Module):
-    """`nn.Dropout`, or that of whole channels, with numbers hashed from a stream.
-
-    The stream is set around a call (`Functional.drawing`); without one nothing is dropped.
-    """
-
-    def __init__(self, p: float, name: str, per_channel: bool) -> None:
-        super().__init__()
-        self.p, self.per_channel = p, per_channel
-        self.key = derive(0, "dropout", name)
-        self.stream: Tensor | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.stream is None or not self.p:
-            return x
-        shape = x.shape[:2] if self.per_channel else x.shape
-        kept = uniform_along(self.stream, self.key, tuple(shape)) >= self.p
-        scale = kept.to(x.dtype) / max(1 - self.p, torch.finfo(x.dtype).tiny)
-        return x * scale.view(*shape, *[1] * (x.dim() - len(shape)))
-
-
-def with_streams(module: nn.Module) -> nn.Module:
-    """The module with its dropout layers exchanged, in place."""
-    for name, layer in list(module.named_modules()):
-        for child, inner in layer.named_children():
-            per_channel = type(inner) in _PER_CHANNEL
-            if type(inner) is nn.Dropout or per_channel:
-                full = f"{name}.{child}"
-                setattr(layer, child, StreamDropout(inner.p, full, per_channel))  # type: ignore
-    return module
+def flat(stacked: Tensor) -> Tensor:
+    """(n, D) of a tensor (n, ...), also where each client has a single number."""
+    return stacked.flatten(1) if stacked.dim() > 1 else stacked[:, None]

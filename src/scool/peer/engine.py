@@ -21,7 +21,7 @@ from scool.engine.ranks.placement import cut
 from scool.engine.steps.formulation import Precision
 from scool.errors import ConfigError
 from scool.graph.edges import Edges
-from scool.graph.normalise import edges_without
+from scool.graph.mixing import edges_without
 from scool.health import Reason
 from scool.learning.local_sgd import Rule
 from scool.learning.losses import CrossDraw

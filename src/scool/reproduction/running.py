@@ -11,7 +11,7 @@ from scool.data import catalogue
 from scool.data.catalogue import DataConfig
 from scool.data.federation import Federation
 from scool.data.labelled import Labelled
-from scool.engine.device import resolve_device
+from scool.engine.machine import resolve_device
 from scool.errors import RunError
 from scool.recording.folder import RunFolder
 from scool.reproduction.light_records import LightRecords, tidy

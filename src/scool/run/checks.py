@@ -13,7 +13,7 @@ from scool.contracts import Engine, Method, OwnMethod
 from scool.data.federation import Federation, Task
 from scool.errors import ConfigError, ModelError, QuarantineError, first_few, require
 from scool.graph.edges import SMALL, Edges, Matrix
-from scool.graph.normalise import edges_without, without
+from scool.graph.mixing import edges_without, without
 from scool.health import BROKEN_DATA, Reason, not_finite
 from scool.learning.local_sgd import LocalSGD
 from scool.types import Info, Params

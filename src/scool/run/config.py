@@ -19,7 +19,7 @@ from scool.run.checks import as_method, completed
 from scool.run.identity import check_gone, modern
 from scool.run.loop import carry_out
 from scool.run.options import RunSettings, as_dict, with_options
-from scool.run.plugins import source_of
+from scool.run.plugins import SOURCES
 from scool.run.prepare import how_to_go_on
 from scool.run.result import Result
 
@@ -125,7 +125,8 @@ class RunConfig:
     settings: Settings
 
     def __post_init__(self) -> None:
-        check_goes_on(as_method(self.algorithm), self.settings.slow_momentum)
+        if self.settings.slow_momentum:
+            check_goes_on(as_method(self.algorithm), self.settings.slow_momentum)
 
     def complete(self) -> "RunConfig":
         """The same with what the files hold that options of the method name."""
@@ -134,7 +135,7 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values; `from_dict` gives the same configuration back. A method of a plugin is
         recorded with its source."""
-        source = source_of(self.method)
+        source = SOURCES.get(self.method)
         return as_dict(self) | ({"plugin": source} if source else {})
 
     @classmethod

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scool.algorithms.between_rounds import between_of
 from scool.contracts import Method
 from scool.data.federation import Federation
 from scool.errors import ConfigError, RunError
@@ -122,7 +121,7 @@ def identity_of(
         "seed": seed,
         "digest": digest.hexdigest()[:32],
         "fixed": _digest_of(fixed),
-        "between_rounds": dict(between_of(method)),
+        "between_rounds": {"slow_momentum": 0.0, "model_average": 0.0, **method.around},
     }
 
 

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from scool.contracts import Method, OwnMethod, Recorder
 from scool.data.federation import Federation
-from scool.engine.device import fitting_threads, memory_used
-from scool.engine.processes import Processes, processes
+from scool.engine.machine import Processes, fitting_threads, memory_used, processes
 from scool.errors import RankLost, RunError, ScoolError, require
 from scool.evaluation.scores import evaluate
 from scool.graph.edges import Edges, Matrix

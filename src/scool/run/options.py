@@ -21,11 +21,12 @@ from typing import (
 from torch import Tensor
 
 from scool.algorithms.between_rounds import check_shares
-from scool.attendance import Asked, Attendance, Availability, as_words
+from scool.attendance import Asked, Availability, as_words
 from scool.contracts import Method
 from scool.engine.steps.formulation import Precision
 from scool.errors import ConfigError, check_fields, nearest, require, unknown
 from scool.evaluation.metrics import Function, Metric, checked_names
+from scool.health import Attendance
 from scool.learning.losses import Loss, Objective, loss_name, weight_words
 
 
@@ -113,7 +114,8 @@ class RunSettings:
         object.__setattr__(self, "class_weights", weight_words(self.class_weights))
         check_fields(self)
         for name in ("joins", "client_lr"):
-            object.__setattr__(self, name, as_words(name, getattr(self, name)))
+            if (given := getattr(self, name)) is not getattr(RunSettings, name):
+                object.__setattr__(self, name, as_words(name, given))
         for name in ("participation", "straggler_steps"):
             value = getattr(self, name)
             require(0 < value <= 1, name, value, "give a fraction in (0, 1]; 1 is all")
@@ -126,8 +128,10 @@ class RunSettings:
         every = self.checkpoint_every
         require(every >= 0, "checkpoint_every", every, "give a number of rounds, or 0 for none")
         require(self.client_chunk >= 0, "client_chunk", self.client_chunk, "give 0 or more")
-        check_shares(self.slow_momentum, self.model_average)
-        object.__setattr__(self, "metrics", checked_names(self.metrics))
+        if self.slow_momentum or self.model_average:
+            check_shares(self.slow_momentum, self.model_average)
+        if self.metrics != ():
+            object.__setattr__(self, "metrics", checked_names(self.metrics))
         for name in ("rounds", "seed", "eval_every", "checkpoint_every", "client_chunk"):
             object.__setattr__(self, name, int(vars(self)[name]))  # records hold no numpy numbers
 
@@ -153,6 +157,9 @@ class RunSettings:
         self, count: int, names: Sequence[str] | None, method: Method[Any]
     ) -> Attendance:
         """Who of so many clients takes part when, and how fast each is."""
+        asks = self.joins or self.stragglers or self.client_lr or self.availability is not None
+        if not asks and self.participation == 1:
+            return Attendance(count, self.seed)
         has_own = hasattr(method.plain, "participation")  # see `with_share`
         asked = Asked(
             1.0 if has_own else self.participation,

@@ -33,7 +33,8 @@ PAGE = "see docs/own-prior-or-method.md"
 Source = dict[str, str]
 """Where a method comes from: `file` and its `sha256`; of an installed one also `package`."""
 
-_sources: dict[str, Source] = {}  # of the methods that are not built in
+SOURCES: dict[str, Source] = {}
+"""Where the methods come from that are not built in."""
 _loaded: dict[str, str] = {}  # SHA-256 by the path of each plugin
 _current: list[Source] = []  # the plugin that is being executed
 
@@ -67,9 +68,9 @@ def register_method(name: str, method: Any = None, words: str = "") -> Any:
     _check_options(name, method)
     first = (inspect.getdoc(type(as_method(method).plain)) or "").partition("\n")[0]
     METHODS[name] = (words or first or "a method of your own", method)
-    _sources.pop(name, None)
+    SOURCES.pop(name, None)
     if _current:
-        _sources[name] = _current[-1]
+        SOURCES[name] = _current[-1]
 
 
 def _check_options(name: str, method: Any) -> None:
@@ -88,14 +89,9 @@ def _check_options(name: str, method: Any) -> None:
         ) from error
 
 
-def source_of(method: str) -> Source | None:
-    """Where a method comes from; None for one that is built in."""
-    return _sources.get(method)
-
-
 def sources_of(methods: Sequence[str]) -> dict[str, Source]:
     """Where those methods come from that are not built in."""
-    return {method: _sources[method] for method in methods if method in _sources}
+    return {method: SOURCES[method] for method in methods if method in SOURCES}
 
 
 def loaded_plugins() -> dict[str, str]:
@@ -145,7 +141,7 @@ def _executing(source: Source) -> Iterator[Callable[[], list[str]]]:
     """Whatever is registered inside comes from there; the function lists its names."""
     _current.append(source)
     try:
-        yield lambda: [name for name, known in _sources.items() if known == source]
+        yield lambda: [name for name, known in SOURCES.items() if known == source]
     finally:
         _current.pop()
 
@@ -205,7 +201,7 @@ def check_sources(recorded: Mapping[str, Source], folder: Path, *, is_new: bool 
         RunError: one is missing or has changed.
     """
     for method, then in recorded.items():
-        now = source_of(method)
+        now = SOURCES.get(method)
         if now is None:
             remedy = f"name that file: --plugin {then.get('file')}"
             if "package" in then:

@@ -15,15 +15,15 @@ from torch import nn
 
 from scool.algorithms import METHODS, SCooL
 from scool.algorithms.between_rounds import EarlyStopping, FineTuned, with_between, with_share
-from scool.attendance import Attendance
 from scool.contracts import Engine, Method, Recorder
 from scool.data.build import with_validation
 from scool.data.federation import Federation
-from scool.engine.device import memory_at_start
 from scool.engine.local import LocalEngine
-from scool.engine.processes import Processes, announce, processes
+from scool.engine.machine import Processes, announce, memory_at_start, processes
 from scool.errors import RankLost, ScoolError, check_kind, require
-from scool.evaluation.metrics import Metric, chosen_metrics
+from scool.evaluation.metrics import Metric
+from scool.evaluation.scores import chosen_metrics
+from scool.health import Attendance
 from scool.learning.losses import Objective
 from scool.models import (
     ModelConfig,
@@ -157,8 +157,10 @@ def prepare(
     settings = order.settings
     order.tell_other_processes()
     ranks = processes()
-    method = with_share(method, settings.participation)
-    method = with_between(method, settings.slow_momentum, settings.model_average)
+    if settings.participation != 1:
+        method = with_share(method, settings.participation)
+    if settings.slow_momentum or settings.model_average:
+        method = with_between(method, settings.slow_momentum, settings.model_average)
     if settings.patience:
         method = EarlyStopping(method, settings.patience, min(settings.eval_every, settings.rounds))
     if settings.fine_tune:

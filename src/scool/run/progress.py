@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from scool.contracts import Engine, Method
-from scool.engine.processes import Processes
+from scool.engine.machine import Processes
 from scool.errors import RunError
 from scool.graph.edges import Edges, Matrix
 from scool.health import Reason

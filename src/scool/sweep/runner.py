@@ -18,7 +18,7 @@ from scool.columns import COLUMNS
 from scool.contracts import Recorder
 from scool.data.federation import Federation
 from scool.errors import ConfigError, DataError, QuarantineError, RunError
-from scool.models.norms import norm_names
+from scool.models.layers import norm_names
 from scool.recording.disk import LOCK, holding, read_text
 from scool.recording.folder import RunFolder, is_taken, make_folder
 from scool.recording.seals import SEAL, TEXT, Kind, check_format, check_kinds, check_seal, damaged

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from scool.contracts import Engine
 from scool.errors import require
-from scool.graph.neighbours import keep_top, num_kept
+from scool.graph.mixing import keep_top, num_kept
 from scool.priors import adam
 from scool.priors.safe_math import masked_log_softmax
 from scool.types import Params, Tree

@@ -9,7 +9,7 @@ from scool.algorithms.shared.sharing import choose, mix_and_move, per_client
 from scool.contracts import Engine, Prior
 from scool.errors import ConfigError, check_fields, require
 from scool.graph.edges import Edges, Matrix
-from scool.models.norms import is_statistic
+from scool.models.layers import is_statistic
 from scool.priors.base import check_prior
 from scool.types import Info, Tree
 

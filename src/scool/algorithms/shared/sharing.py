@@ -9,7 +9,7 @@ from torch import Tensor
 from scool.contracts import Engine
 from scool.errors import ConfigError, require, unknown
 from scool.graph.edges import Edges, Matrix
-from scool.models.norms import is_statistic
+from scool.models.layers import is_statistic
 from scool.randomness import generator
 from scool.types import Params, Tree
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed import Store  # pyright: ignore
 
 from scool.engine.ledger import Ledger
-from scool.engine.processes import Processes
+from scool.engine.machine import Processes
 from scool.errors import RankLost, RunError, ScoolError
 from scool.types import Tree
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from scool.data.federation import Federation, Split
-from scool.engine.device import resolve_device
 from scool.engine.ledger import PairList, edges_of
+from scool.engine.machine import resolve_device
 from scool.errors import ConfigError, require
 from scool.graph.edges import Matrix, as_matrix
 

@@ -10,7 +10,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from scool.engine.device import HAS_TRITON
+from scool.engine.machine import HAS_TRITON
 from scool.engine.steps.local_steps import Stepper
 from scool.engine.steps.phases import Phase, Samples, batch_at
 from scool.types import Tree

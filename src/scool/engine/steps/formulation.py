@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch._C import _functorch as functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch.func import vmap
 
-from scool.engine.device import HAS_TRITON, tensor_cores
+from scool.engine.machine import HAS_TRITON, tensor_cores
 from scool.engine.steps.cpu_images import by_chunks, by_workers, group_module, suits_workers
 from scool.engine.steps.cuda_graph import CapturedSteps
 from scool.engine.steps.fused import FusedStack, FusedStepper, takes_whole_layers

@@ -11,7 +11,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from scool.engine.device import HAS_TRITON
+from scool.engine.machine import HAS_TRITON
 from scool.engine.steps.fused_layers import (
     Layer,
     Norm,

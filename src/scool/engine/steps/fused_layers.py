@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scool.engine.device import HAS_TRITON
+from scool.engine.machine import HAS_TRITON
 from scool.types import Tree
 
 

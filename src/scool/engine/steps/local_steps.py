@@ -12,8 +12,9 @@ from scool.engine.steps.stacked import Layer
 from scool.learning.local_sgd import LocalSGD, Rule
 from scool.learning.losses import Loss, sample_count
 from scool.models import Functional, unstack
-from scool.models.norms import is_statistic
-from scool.types import Params, Tree, flat
+from scool.models.layers import is_statistic
+from scool.models.stack import flat
+from scool.types import Params, Tree
 
 BETAS, EPS = (0.9, 0.999), 1e-8  # Adam's usual constants
 

@@ -7,10 +7,11 @@ from torch import Tensor
 
 from scool.data.federation import Split, are_tokens
 from scool.data.transform import ImageTransform
-from scool.engine.device import HAS_TRITON
+from scool.engine.machine import HAS_TRITON
 from scool.learning.local_sgd import LocalSGD, plan_batches, shortened
+from scool.models.stack import flat
 from scool.randomness import advance, derive, uniform
-from scool.types import Tree, flat
+from scool.types import Tree
 
 
 @final

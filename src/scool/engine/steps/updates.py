@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from scool.contracts import Products, Updates
-from scool.engine.device import HAS_TRITON
-from scool.models.norms import is_statistic
-from scool.types import Tree, flat
+from scool.engine.machine import HAS_TRITON
+from scool.models.layers import is_statistic
+from scool.models.stack import flat
+from scool.types import Tree
 
 COLUMNS = 1 << 24  # numbers that are looked at in one go
 MOST_ROWS = 64  # updates of a client that a program of a GPU holds

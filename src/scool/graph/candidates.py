@@ -1,83 +1,14 @@
-"""Whom each client meets: a few candidates where trying everyone costs too much, and the peers that
-it keeps."""
+"""Whom each client tries: a few candidates where trying everyone costs too much."""
 
 import torch
 from torch import Tensor
 
 from scool.graph.edges import Edges, parts
-from scool.randomness import generator, uniform_of_pairs
+from scool.graph.mixing import keep_best
+from scool.randomness import generator
 
-ALL_PAIRS = 500  # clients up to which everyone is tried by everyone
-CANDIDATES = 64  # peers that a client tries in a round where there are more
 MEETINGS = 128  # strangers that are looked at in one go
 BLOCK = 2**16  # trusted peers whose words are heard in one go
-
-
-def num_kept(num_clients: int, fraction: float) -> int:
-    """floor(K * fraction), safe against round-off, at least one.
-
-    >>> num_kept(100, 0.29)
-    29
-    """
-    return max(1, int(num_clients * fraction + 1e-9))
-
-
-def best_columns(rank: Tensor, count: int, allowed: Tensor) -> Tensor:
-    """(K, K) bool: for every row the `count` allowed columns with the largest rank.
-
-    Ties go to the smaller index. A partial sort: at K = 2,000 six times faster than a full one.
-
-    >>> best_columns(torch.tensor([[2, 3, 2]]), 2, torch.ones(1, 3, dtype=torch.bool)).tolist()
-    [[True, True, False]]
-    """
-    if count == 0:
-        return torch.zeros_like(allowed)
-    score = rank.double().masked_fill(~allowed, -torch.inf)
-    least = score.topk(min(count, score.shape[1]), dim=1).values[:, -1:]
-    sure = allowed & (score > least)
-    tied = allowed & (score == least)
-    room = count - sure.sum(dim=1, keepdim=True)
-    return sure | (tied & (tied.cumsum(dim=1) <= room))
-
-
-def keep_top(rank: Tensor, count: int, allowed: Tensor, keep_self: bool = True) -> Tensor:
-    """(K, K) bool: the neighbours of each client, its `count` best allowed columns.
-
-    With `keep_self` the diagonal stays and is not counted.
-
-    >>> rank = torch.tensor([[0.9, 0.1, 0.5]]).expand(3, 3)
-    >>> keep_top(rank, 1, torch.ones(3, 3, dtype=torch.bool)).int()
-    tensor([[1, 0, 1],
-            [1, 1, 0],
-            [1, 0, 1]], dtype=torch.int32)
-    """
-    own = torch.eye(len(rank), dtype=torch.bool, device=rank.device)
-    if not keep_self:
-        return best_columns(rank, count, allowed)
-    return best_columns(rank, count, allowed & ~own) | own
-
-
-def keep_best(ranked: Edges, count: int, keep_self: bool = True) -> Edges:
-    """The same of listed pairs: for each client the `count` sources with the largest value."""
-    if not keep_self:
-        return _as_set(ranked.take(ranked.top(count)))
-    others = ranked.take(~ranked.is_loop)
-    everyone = torch.ones(ranked.num_clients, dtype=torch.bool)
-    own = Edges.loops(ranked.num_clients, everyone)
-    return _as_set(others.take(others.top(count))).updated(own)
-
-
-def draw_peers(w: Edges, count: int, key: int, keep_self: bool = True) -> Edges:
-    r"""`count` peers of each client, drawn with probabilities proportional to w, without
-    replacement.
-
-    The largest $\log w_{ij} + G_{ij}$ with Gumbel noise $G_{ij} = -\log(-\log U_{ij})$. A client's
-    draw depends on `key` and its own row alone.
-    """
-    w = w.take(w.values > 0)
-    chance = uniform_of_pairs(key, w.i, w.j)
-    gumbel = -torch.log(-torch.log(chance.clamp(min=1e-300)))
-    return keep_best(w.on(w.values.double().log() + gumbel), count, keep_self)
 
 
 def pairs_with(clients: Tensor, count: int, num_clients: int) -> Edges:
@@ -90,25 +21,6 @@ def pairs_with(clients: Tensor, count: int, num_clients: int) -> Edges:
     others = (clients[:, None] + torch.arange(0, num_clients, stride)) % num_clients
     one, two = clients.repeat_interleave(others.shape[1]), others.flatten()
     return Edges.gathered(num_clients, torch.cat([one, two]), torch.cat([two, one]))
-
-
-def _as_set(graph: Edges) -> Edges:
-    return graph.on(torch.ones(graph.count, dtype=torch.bool), False)
-
-
-def num_candidates(num_clients: int, candidates: int) -> int:
-    """Peers that a client tries in a round; 0: all of them.
-
-    Args:
-        num_clients: K.
-        candidates: -1 chooses by K, 0 is everyone, otherwise that many.
-
-    >>> num_candidates(100, -1), num_candidates(2000, -1), num_candidates(100, 8)
-    (0, 64, 8)
-    """
-    if candidates < 0:
-        candidates = 0 if num_clients <= ALL_PAIRS else CANDIDATES
-    return candidates if candidates < num_clients - 1 else 0
 
 
 def choose_candidates(

@@ -1,4 +1,5 @@
-"""Where tensors live, what is installed there, and how much is done at once."""
+"""What a run computes on: the device, how much is done there at once, and the processes that work
+on it together."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -6,9 +7,10 @@ from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from math import prod
-from typing import TypeVar, final
+from typing import Any, TypeVar, final
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from scool.data.federation import Federation
@@ -197,3 +199,61 @@ def tensor_cores() -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+# ---------------------------------------------------------------------- processes
+
+_leading: list[Callable[[dict[str, Any]], None]] = []  # who tells followers which run comes next
+
+
+class Processes:
+    """This process alone, as in most runs: whatever is agreed on is agreed at once. `ranks/` has
+    those that torch's process group joins."""
+
+    rank = 0
+    size = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process keeps the records and speaks to the person."""
+        return self.rank == 0
+
+    def share(self, words: Any) -> list[Any]:
+        """Something small that JSON can hold, from every process to every process."""
+        return [words]
+
+    def first(self, work: Callable[[], T]) -> T | None:
+        """The result of `work` on the first process; if it fails, all end with its message."""
+        return work()
+
+    def each(self, work: Callable[[], T]) -> T:
+        """The result of `work` on every process; if one fails, all end with its message."""
+        return work()
+
+    def agree(self, what: str, value: object) -> None:
+        """Refuse to go on where the processes hold different values of what should be equal."""
+
+    def close_round(self) -> dict[str, Any]:
+        """What really travelled between the processes since the last call; empty for one."""
+        return {}
+
+
+def processes() -> Processes:
+    """The ranks of torch's process group if there is one, else this process alone."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return Processes()
+    from scool.engine.ranks.group import Ranks
+
+    ranks = Ranks()
+    return ranks if ranks.is_group else Processes()
+
+
+def lead(tell: Callable[[dict[str, Any]], None] | None) -> None:
+    """From now on the runs of this process are told to followers in this way; None: to nobody."""
+    _leading[:] = [] if tell is None else [tell]
+
+
+def announce(job: dict[str, Any]) -> None:
+    """Tell the followers, if there are any, which run comes next."""
+    for tell in _leading:
+        tell(job)

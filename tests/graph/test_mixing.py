@@ -5,16 +5,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scool.graph import neighbours
+from scool.graph import mixing
 from scool.graph.edges import Edges
-from scool.graph.neighbours import keep_best, keep_top, num_kept
-from scool.graph.normalise import edges_without, mixing_weights, without
+from scool.graph.mixing import edges_without, keep_best, keep_top, mixing_weights, num_kept, without
 
 
 def draw_peers(w, count, allowed, key, keep_self=True):
     """On matrices."""
     few = Edges.of(w.where(allowed, 0.0))
-    return neighbours.draw_peers(few, count, key, keep_self).dense()
+    return mixing.draw_peers(few, count, key, keep_self).dense()
 
 
 @pytest.mark.parametrize(
