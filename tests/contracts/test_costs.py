@@ -175,7 +175,7 @@ def kinds_twice(r: Round) -> Cost:
     engine, theta0 = start(prepare_data(classification(SIZES), r.algorithm, seed=3))
     total = 0, 0
     for part in (engine, engine.view("all", whole=True)):
-        for kind in r.algorithm.methods.values():
+        for kind in r.algorithm.methods(K).values():
             state = kind.init(part, theta0)
             for t in range(r.number + 1):
                 part.ledger.close_round()
@@ -211,7 +211,7 @@ TRAFFIC: dict[str, Callable[[Round], Cost]] = {
     "meta-l2c": meta,
     "dpsgd": gossip,
     "truth": gossip,
-    "tracks": kinds_twice,
+    "scool": kinds_twice,
     "scool-dirac": gossip,
     "scool-sbm": scool,
     "scool-sbm-learned": scool,
@@ -232,9 +232,7 @@ EPOCHS: dict[str, Callable[[Any], float]] = {
     "ditto": lambda a: 2 * a.sgd.epochs,  # the common and the personal model
     "fedrep": lambda a: a.sgd.epochs + a.head_epochs,
     # four kinds, one with a head of its own, of judges and on all samples
-    "tracks": lambda a: (
-        5 * a.sgd.epochs * (1 + sum(SIZES) / sum(n - max(1, n // 7) for n in SIZES))
-    ),
+    "scool": lambda a: 5 * a.sgd.epochs * (1 + sum(SIZES) / sum(n - max(1, n // 5) for n in SIZES)),
     "cga": lambda a: a.sgd.epochs * (1 + a.degree),  # also for the models of the neighbours
 }
 

@@ -54,7 +54,7 @@ def method(name: str, **options: Any) -> Any:
     algorithm = with_options(
         algorithm, {"lr": 0.05, "epochs": 2, "batch_size": 4} | options, "test"
     )
-    if name.startswith("scool"):
+    if name.startswith("scool-"):
         algorithm = with_options(algorithm, {"sparsify_round": 1, "fraction": 0.4}, "test")
     return algorithm
 

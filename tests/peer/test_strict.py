@@ -34,7 +34,7 @@ def method(name: str, **options: Any) -> Any:
     """A method as `scool run` would set it up, sparse after the second round."""
     algorithm = default_run(name, DataConfig()).algorithm
     options = {"lr": 0.05, "epochs": 2, "batch_size": 4} | options
-    if name.startswith("scool"):
+    if name.startswith("scool-"):
         options = {"sparsify_round": 1, "fraction": 0.4} | options
     return with_options(algorithm, options, "test")
 

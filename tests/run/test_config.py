@@ -60,7 +60,7 @@ def _can_be_run_again(header: dict[str, Any], folder: Path) -> None:
     lost: list[str] = []
     for option, usual in GONE.items():
         part, name = option.split(".")
-        is_option = part != "algorithm" or values["method"].startswith("scool")
+        is_option = part != "algorithm" or values["method"].startswith("scool-")
         if is_option and values.get(part, {}).get(name, usual) != usual:
             lost.append(name)
     if lost:

@@ -66,6 +66,7 @@ AnyAlgorithm: TypeAlias = Any
 """One of these, or a method of one's own: `contracts.Method`, with its options as fields."""
 
 METHODS: dict[str, tuple[str, AnyAlgorithm]] = {
+    "scool": ("the one to take: for each owner the kinds of cooperation that pay", Tracks()),
     "local": ("every client for itself", LocalOnly()),
     "fedavg": ("one common model through a server", FedAvg()),
     "fedavg-ft": ("the same, fine-tuned by everyone before it is used", FedAvgFT()),
@@ -90,7 +91,6 @@ METHODS: dict[str, tuple[str, AnyAlgorithm]] = {
     "meta-l2c": ("the same by a common encoder", MetaL2C()),
     "pfedgraph": ("a graph by the similarity of models", PFedGraph()),
     "pens": ("gossip with those whose models suit one's own data", PENS()),
-    "tracks": ("alone, body, graph and common model, mixed per owner by evidence", Tracks()),
     "truth": ("mixing by the true graph, where it is known", Truth()),
     "scool-dirac": ("SCooL, Dirac prior: D-PSGD", SCooL(prior=Dirac())),
     "scool-sbm": ("SCooL, stochastic block model", SCooL(prior=SBM())),

@@ -1,7 +1,7 @@
 """Several kinds of cooperation side by side, and for every owner the mix of them that pays."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, final
 
 import torch
@@ -12,39 +12,48 @@ from scool.algorithms.fedrep import FedRep
 from scool.algorithms.local_only import LocalOnly
 from scool.algorithms.scool import SCooL
 from scool.algorithms.shared.checks import check_validation, require_validation
+from scool.algorithms.shared.held_out import held_out
 from scool.contracts import Engine, Meets, Method
 from scool.data.federation import Task
 from scool.errors import check_fields, require, unknown
 from scool.graph.edges import Edges, Matrix
 from scool.health import Reason
 from scool.learning.local_sgd import LocalSGD
-from scool.learning.losses import LOSSES
+from scool.models import parameters_of
 from scool.models.mixture import Mixture, as_mixture, member
 from scool.priors import SBM, AnyPrior
-from scool.priors.tracks import gaussian_log_lik, owner_weights, population_weights
+from scool.priors.tracks import owner_weights, population_weights
 from scool.types import Info, Params, Tree
 
-KINDS = ("alone", "body", "graph", "common")
-LEAST = -1e4  # of a log-likelihood: a model that fails on a sample weighs nothing, and stays finite
+KINDS = ("alone", "body", "graph", "common", "drawn")
 LOST = Reason("training", "loss or model in an earlier round")
+CALM = 20  # rounds in which the weights stay where they are: they have settled
+MOVED = 0.05  # how much of its weight the mean owner has given to other kinds: not calm
+LEAST = 0.05  # smaller weights of an owner become 0 when judging ends
 
 
 class TracksState(NamedTuple):
     theta: Tree  # the mixtures; member a is the model of kind a, trained on all samples
     models: Mapping[str, Any]  # the state of each kind beside its models, which are in theta
     judges: Mapping[str, Any]  # the same kinds again, trained without the held-out samples
-    weights: Tensor  # (K, A) omega; who takes no part in a round keeps its own
-    lost: Tensor  # (2A, K) bool: whose training broke in a kind, models first, then judges
+    weights: Tensor  # (K, A) omega
+    population: Tensor  # (A,) pi
+    sharpness: Tensor  # (A,) beta
+    scores: Tensor  # (K, A) of the judges on the held-out samples; NaN: never judged
+    anchor: Tensor  # (K, A) omega when it last moved
+    calm: Tensor  # () rounds since then; CALM: judging is over
+    lost: Tensor  # (2, A, K) bool: whose training broke, of the models and of the judges
 
 
 @final
 @dataclass(frozen=True)
 class Tracks(Method[TracksState]):
-    r"""Four kinds of cooperation, trained side by side, and averaged per owner by evidence.
+    r"""Kinds of cooperation, trained side by side, and averaged per owner by evidence.
 
     The kinds: `alone` (local training), `body` (a shared body under a head of one's own, FedRep),
-    `graph` (SCooL with a prior of the graph), `common` (one model for all, FedAvg). Which of them
-    suits owner i is a latent variable: each sample is explained by one of the owner's models,
+    `graph` (SCooL with a prior of the graph), `common` (one model for all, FedAvg), and if asked
+    for `drawn` (SCooL with peers drawn by the graph). Which of them suits owner i is a latent
+    variable: each sample is explained by one of the owner's models,
     $z_{is} \sim \mathrm{Cat}(\omega_i)$ with $\omega_i \sim \mathrm{Dir}(1 + \kappa\pi)$, and
     $\pi$, what suits the population, is shared ([TRACK-r], [TRACK-pi], [TRACK-w] in
     `priors/tracks.py`). An owner answers with
@@ -52,9 +61,9 @@ class Tracks(Method[TracksState]):
 
     The evidence must come from samples that a model has not seen. So each kind is trained twice:
     the judges without a share of the samples, which they are judged by; the models that answer
-    with all samples. This doubles epochs and bytes and costs no samples. A kind in which an
-    owner's training breaks keeps the owner's last finite model there, and weighs as its losses
-    say.
+    with all samples, so that none is lost. When the weights have settled, judging is over: the
+    judges and the kinds that nobody uses train no more. A kind in which an owner's training breaks
+    keeps the owner's last finite model there, and weighs as its losses say.
 
     `tracks` in a round's record has the weights (K, A), `population` has $\pi$; `graph` is
     $\sum_a \omega_{ia} w^a_{ij}$.
@@ -63,19 +72,22 @@ class Tracks(Method[TracksState]):
     learns_graph = True
     trains_theta = False
 
-    kinds: str = ",".join(KINDS)
+    kinds: str = "alone,body,graph,common"
     """The kinds of cooperation, with commas between."""
     prior: AnyPrior = field(default_factory=SBM)
-    """Of the graph, for the kind `graph`."""
+    """Of the graph, for the kinds `graph` and `drawn`."""
     sgd: LocalSGD = field(default_factory=LocalSGD)
+    fraction: float = 0.0
+    """Peers kept by the kind `graph`, as a fraction of all clients; 0: a tenth, at least ten."""
     pooling: float = 20.0
     """kappa: how many samples of its own weigh as much as what suits the population."""
-    validation: float = 0.15
-    """Share of the training samples that judges set aside, where there are no validation data."""
+    validation: float = 0.2
+    """Share of the training samples to judge by, where there are no validation data."""
 
     def __post_init__(self) -> None:
         check_fields(self)
         check_validation(self.validation)
+        require(0 <= self.fraction <= 1, "fraction", self.fraction, "give a fraction, or 0")
         require(self.pooling >= 0, "pooling", self.pooling, "give 0 or more")
         names = self._names
         require(bool(names), "kinds", self.kinds, f"name some of {', '.join(KINDS)}")
@@ -87,117 +99,153 @@ class Tracks(Method[TracksState]):
     @property
     def meets(self) -> Meets:  # pyright: ignore[reportIncompatibleVariableOverride]
         """A server, if one of the kinds needs it."""
-        ways = {method.meets for method in self.methods.values()}
+        ways = {method.meets for method in self.methods().values()}
         return "server" if "server" in ways else "peers" if "peers" in ways else "nobody"
 
     @property
     def verbs(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Those of the kinds, and what judges them."""
-        return frozenset({"judge", "view"}).union(*(m.verbs for m in self.methods.values()))
+        return frozenset({"judge", "view"}).union(*(m.verbs for m in self.methods().values()))
 
     @property
     def _names(self) -> tuple[str, ...]:
         return tuple(name.strip() for name in self.kinds.split(",") if name.strip())
 
-    @property
-    def methods(self) -> dict[str, Method[Any]]:
+    def methods(self, clients: int = 100) -> dict[str, Method[Any]]:
         """The method of each kind. The head of FedRep gets as many passes as the body."""
-        heads = max(1, self.sgd.epochs)
+        sgd, fraction = self.sgd, self.fraction or min(1.0, max(0.1, 10 / clients))
+        graph = SCooL(prior=self.prior, sgd=sgd, fraction=fraction)
         every: dict[str, Method[Any]] = {
-            "alone": LocalOnly(sgd=self.sgd),
-            "body": FedRep(sgd=self.sgd, head_epochs=heads),
-            "graph": SCooL(prior=self.prior, sgd=self.sgd),
-            "common": FedAvg(sgd=self.sgd),
+            "alone": LocalOnly(sgd=sgd),
+            "body": FedRep(sgd=sgd, head_epochs=max(1, sgd.epochs)),
+            "graph": graph,
+            "common": FedAvg(sgd=sgd),
+            "drawn": replace(graph, peers="drawn", aggregate="models"),
         }
         return {name: every[name] for name in self._names}
 
+    def kinds_of(self, model: Params) -> list[str]:
+        """The kinds that a model has: one layer is a head without a body."""
+        layers = {name.rpartition(".")[0] for name in model}
+        kinds = [name for name in self._names if name != "body" or len(layers) > 1]
+        return kinds or [*self._names]
+
     def predictor(self, module: nn.Module, task: Task) -> nn.Module:
-        return Mixture(module, len(self._names), task)
+        return Mixture(module, len(self.kinds_of(parameters_of(module))), task)
 
     def init(self, engine: Engine, theta0: Params) -> TracksState:
         require_validation(engine)
-        methods = self.methods
-        models = {name: method.init(engine, theta0) for name, method in methods.items()}
-        count = len(methods)
-        equal = torch.full((engine.num_clients, count), 1 / count, dtype=torch.float64)
+        kinds, owners = self.kinds_of(theta0), engine.num_clients
+        methods, count = self.methods(owners), len(kinds)
+        models = {name: methods[name].init(engine, theta0) for name in kinds}
+        equal = torch.full((owners, count), 1 / count, dtype=torch.float64)
+        ones = torch.ones(count, dtype=torch.float64)
         return TracksState(
-            theta=self._mixtures(engine, models, equal),
-            models={name: state._replace(theta={}) for name, state in models.items()},
-            judges={name: method.init(engine, theta0) for name, method in methods.items()},
+            theta=_mixtures(engine, models, equal, ones),
+            models=_without_theta(models),
+            judges={name: methods[name].init(engine, theta0) for name in kinds},
             weights=equal,
-            lost=torch.zeros(2 * count, engine.num_clients, dtype=torch.bool),
+            population=equal[0],
+            sharpness=ones,
+            scores=torch.full((owners, count), torch.nan, dtype=torch.float64),
+            anchor=equal,
+            calm=torch.tensor(0),
+            lost=torch.zeros(2, count, owners, dtype=torch.bool),
         )
 
     def admit(self, state: TracksState, clients: Tensor) -> TracksState:
-        methods = self.methods.items()
-        return state._replace(
-            models={name: method.admit(state.models[name], clients) for name, method in methods},
-            judges={name: method.admit(state.judges[name], clients) for name, method in methods},
-        )
+        """Who comes when judging is over has the population's weights."""
+        methods = self.methods(len(state.weights))
+        models = {name: methods[name].admit(own, clients) for name, own in state.models.items()}
+        judges = {name: methods[name].admit(own, clients) for name, own in state.judges.items()}
+        return state._replace(models=models, judges=judges)
 
     def step(self, engine: Engine, state: TracksState, round: int) -> tuple[TracksState, Info]:
-        methods, infos = self.methods, list[Info]()
-        models, judges = dict[str, Any](), dict[str, Any]()
-        views = [engine.view(f"model {name}", whole=True) for name in methods]
-        views += [engine.view(f"judge {name}") for name in methods]
-        for view, lost in zip(views, state.lost, strict=True):
-            if bool(lost.any()):
-                view.quarantine({client: LOST for client in range(len(lost)) if lost[client]})
-            view.health.absent = engine.health.absent
-        for a, (name, method) in enumerate(methods.items()):
-            before = state.models[name]._replace(theta=member(state.theta, a))
-            models[name], info = method.step(views[a], before, round)
-            infos.append(info)
-            judges[name], _ = method.step(views[len(methods) + a], state.judges[name], round)
-        log_lik = self._evidence(engine, [judge.theta for judge in judges.values()])
-        pi = population_weights(log_lik)
-        weights = owner_weights(log_lik, pi, self.pooling)
-        weights = weights.where(engine.active[:, None], state.weights)
-        loss = torch.stack([info["train_loss"] for info in infos], dim=1)
-        after = TracksState(
-            theta=self._mixtures(engine, models, weights),
-            models={name: found._replace(theta={}) for name, found in models.items()},
-            judges=judges,
-            weights=weights,
-            lost=torch.stack([_lost(view, engine) for view in views]),
+        before = {
+            name: own._replace(theta=member(state.theta, a))
+            for a, (name, own) in enumerate(state.models.items())
+        }
+        some = (state.weights > 0).any(dim=0)
+        used = [name for name, is_used in zip(before, some, strict=True) if is_used]
+        models, infos, lost = self._train(engine, before, used, state.lost[0], round, whole=True)
+        if state.calm < CALM:
+            judges, _, theirs = self._train(
+                engine, state.judges, list(before), state.lost[1], round, whole=False
+            )
+            state = self._judged(engine, state._replace(judges=judges), theirs)
+        weights = state.weights
+        found = [(a, infos[name]) for a, name in enumerate(before) if name in infos]
+        after = state._replace(
+            theta=_mixtures(engine, models, weights, state.sharpness),
+            models=_without_theta(models),
+            lost=torch.stack([lost, state.lost[1]]),
         )
         return after, {
-            "train_loss": _average(loss, weights),
-            "graph": _combined([info["graph"] for info in infos], weights, engine.active),
+            "train_loss": _average([(a, info["train_loss"]) for a, info in found], weights),
+            "graph": _combined([(a, info["graph"]) for a, info in found], weights, engine.active),
             "tracks": weights,
-            "population": pi,
+            "population": state.population,
+            "held_out": state.scores,
         }
 
-    def _mixtures(self, engine: Engine, states: Mapping[str, Any], weights: Tensor) -> Tree:
-        log_weights = weights.clamp_min(1e-30).log()[engine.owned.cpu()]
-        models = [state.theta for state in states.values()]
-        return as_mixture(models, log_weights.to(engine.device, engine.dtype))
+    def _train(
+        self,
+        engine: Engine,
+        states: Mapping[str, Any],
+        names: list[str],
+        lost: Tensor,
+        round: int,
+        whole: bool,
+    ) -> tuple[dict[str, Any], dict[str, Info], Tensor]:
+        """A round of the kinds named, on all samples (`whole`) or without those held out; and whose
+        training has broken in which kind."""
+        after, infos, broken = dict(states), dict[str, Info](), list[Tensor]()
+        methods = self.methods(engine.num_clients)
+        for a, name in enumerate(states):
+            view = engine.view(f"{'model' if whole else 'judge'} {name}", whole=whole)
+            view.quarantine({i: LOST for i in range(len(lost[a])) if lost[a, i]})
+            view.health.absent = engine.health.absent
+            if name in names:
+                after[name], infos[name] = methods[name].step(view, states[name], round)
+            broken.append(_lost(view, engine))
+        return after, infos, torch.stack(broken)
 
-    def _evidence(self, engine: Engine, thetas: list[Tree]) -> Tensor:
-        """(K, S, A) log-likelihoods of the held-out samples; NaN where a client has no more, and
-        for clients that take no part."""
-        most = int(engine.val_sizes.max())
-        kinds = [engine.judge(theta, "val", _per_sample(most), most + 1) for theta in thetas]
-        found = torch.stack(kinds, dim=-1)
-        found[~engine.active] = torch.nan
-        outputs, values = int(found[:, 0].nan_to_num(0.0).max()), found[:, 1:]
-        values = values.clamp(max=-LEAST)
-        return gaussian_log_lik(2 * values, outputs) if outputs else -values
+    def _judged(self, engine: Engine, state: TracksState, lost: Tensor) -> TracksState:
+        """Weights by the held-out samples, and whether that was the last time."""
+        seen = held_out(engine, [judge.theta for judge in state.judges.values()])
+        pi = population_weights(seen.log_lik)
+        found = owner_weights(seen.log_lik, pi, self.pooling)
+        never = state.scores[:, 0].isnan()
+        weights = torch.where((engine.active | never)[:, None], found, state.weights)
+        moved = (weights - state.anchor).abs().sum(dim=1).mean() / 2
+        is_calm = bool(moved <= MOVED)
+        calm = state.calm + 1 if is_calm else torch.zeros_like(state.calm)
+        if calm >= CALM:
+            weights = weights.where(weights >= LEAST, 0.0)
+            weights = weights / weights.sum(dim=1, keepdim=True)
+        return state._replace(
+            weights=weights,
+            population=pi,
+            sharpness=seen.sharpness,
+            scores=seen.scores.where(engine.active[:, None], state.scores),
+            anchor=state.anchor if is_calm else weights,
+            calm=calm,
+            lost=torch.stack([state.lost[0], lost]),
+        )
 
 
-def _per_sample(most: int) -> Any:
-    """A metric: 0 or the number of targets of regression, then the loss of each sample."""
+def _mixtures(
+    engine: Engine, states: Mapping[str, Any], weights: Tensor, sharpness: Tensor
+) -> Tree:
+    log_weights = weights.clamp_min(1e-30).log()[engine.owned.cpu()]
+    sharp = sharpness.expand_as(log_weights).contiguous()
+    own = [t.to(engine.device, engine.dtype) for t in (log_weights, sharp)]
+    return as_mixture([state.theta for state in states.values()], *own)
 
-    def losses(outputs: Tensor, targets: Tensor, classes: Tensor) -> Tensor:
-        del classes
-        is_class = not targets.is_floating_point()
-        loss = LOSSES["classification" if is_class else "regression"](outputs, targets)
-        row = torch.full((most + 1,), torch.nan, dtype=torch.float64)
-        row[0] = 0 if is_class else targets.shape[1]
-        row[1 : len(loss) + 1] = loss.nan_to_num(-LEAST, posinf=-LEAST)
-        return row
 
-    return losses
+def _without_theta(states: Mapping[str, Any]) -> dict[str, Any]:
+    """The states beside the models, which are in the mixtures."""
+    return {name: state._replace(theta={}) for name, state in states.items()}
 
 
 def _lost(view: Engine, engine: Engine) -> Tensor:
@@ -207,18 +255,20 @@ def _lost(view: Engine, engine: Engine) -> Tensor:
     return lost
 
 
-def _average(loss: Tensor, weights: Tensor) -> Tensor:
+def _average(losses: list[tuple[int, Tensor]], weights: Tensor) -> Tensor:
     """(K,) mean over the kinds that have a loss; NaN where none has."""
+    loss = torch.stack([found for _, found in losses], dim=1)
+    weights = weights[:, [a for a, _ in losses]]
     there = ~loss.isnan()
     total = (weights * there).sum(dim=1)
     return (weights * loss.nan_to_num(0.0)).sum(dim=1) / total.masked_fill(total == 0, torch.nan)
 
 
-def _combined(graphs: list[Matrix], weights: Tensor, active: Tensor) -> Edges:
+def _combined(graphs: list[tuple[int, Matrix]], weights: Tensor, active: Tensor) -> Edges:
     r"""$\sum_a \omega_{ia} w^a_{ij}$; a client that does not take part keeps to itself."""
-    lists = [Edges.of(graph).nonzero_pairs().among(active) for graph in graphs]
-    values = [e.values.double() * weights[e.i, a] for a, e in enumerate(lists)]
-    i, j = torch.cat([e.i for e in lists]), torch.cat([e.j for e in lists])
+    lists = [(a, Edges.of(graph).nonzero_pairs().among(active)) for a, graph in graphs]
+    values = [e.values.double() * weights[e.i, a] for a, e in lists]
+    i, j = torch.cat([e.i for _, e in lists]), torch.cat([e.j for _, e in lists])
     mixed = Edges.gathered(len(active), i, j, torch.cat(values))
     sums = mixed.row_sums()
     mixed = mixed.on(mixed.values / sums[mixed.i])

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from scool.types import Tree
 
 LOG_WEIGHTS = "log_weights"
+SHARPNESS = "sharpness"
+NOTHING = -20.0  # a member of a smaller logarithmic weight does not count
 MOST_MEMBERS = 64  # of a record: more is damage
 
 
@@ -16,8 +18,9 @@ MOST_MEMBERS = 64  # of a record: more is damage
 class Mixture(nn.Module):
     r"""$p(y \mid x) = \sum_a \omega_a\, p(y \mid x; \theta_a)$.
 
-    For classification the outputs are the log-probabilities of the mixture, which are logits, too;
-    for regression the weighted mean of the outputs.
+    For classification $p(y \mid x; \theta_a) = \mathrm{softmax}(\beta_a f_{\theta_a}(x))_y$, and
+    the outputs are the log-probabilities of the mixture, which are logits, too; for regression
+    they are the weighted mean of the outputs.
     """
 
     def __init__(
@@ -28,24 +31,27 @@ class Mixture(nn.Module):
         first = next(module.parameters())
         equal = torch.full((count,), 1 / count, dtype=first.dtype, device=first.device)
         self.log_weights = nn.Parameter(equal.log())
+        self.sharpness = nn.Parameter(torch.ones_like(equal))  # beta
         self.is_classification = task == "classification"
 
     def forward(self, x: Tensor) -> Tensor:
         outputs = torch.stack([member(x) for member in self.members])  # (A, s, C)
         weights = self.log_weights.log_softmax(0)[:, None, None]
+        outputs = torch.where(weights > NOTHING, outputs, 0.0)  # whatever it was: not finite, maybe
         if self.is_classification:
-            return torch.logsumexp(outputs.log_softmax(dim=-1) + weights, dim=0)
+            sharp = outputs * self.sharpness[:, None, None]
+            return torch.logsumexp(sharp.log_softmax(dim=-1) + weights, dim=0)
         return (outputs * weights.exp()).sum(dim=0)
 
 
-def as_mixture(members: list[Tree], log_weights: Tensor) -> Tree:
+def as_mixture(members: list[Tree], log_weights: Tensor, sharpness: Tensor) -> Tree:
     """The parameters of a `Mixture` for each client from those of its members.
 
-    >>> sorted(as_mixture([{"weight": torch.zeros(2, 3)}], torch.zeros(2, 1)))
-    ['log_weights', 'members.0.weight']
+    >>> sorted(as_mixture([{"weight": torch.zeros(2, 3)}], torch.zeros(2, 1), torch.ones(2, 1)))
+    ['log_weights', 'members.0.weight', 'sharpness']
     """
     named = {f"members.{a}.{n}": t for a, tree in enumerate(members) for n, t in tree.items()}
-    return named | {LOG_WEIGHTS: log_weights}
+    return named | {LOG_WEIGHTS: log_weights, SHARPNESS: sharpness}
 
 
 def member(tree: Tree, number: int) -> Tree:

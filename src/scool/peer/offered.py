@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 from scool.algorithms.scool import SCooL
-from scool.algorithms.spdb import SPDB
 from scool.algorithms.truth import Truth
 from scool.contracts import Method
 from scool.errors import ConfigError
@@ -42,7 +41,7 @@ def check_elastic(method: Method[Any], name: str = "") -> None:
     """
     plain = method.plain
     name = name or type(plain).__name__
-    if isinstance(plain, SPDB) and plain.form == "primal-dual":
+    if getattr(plain, "form", "") == "primal-dual":
         raise ConfigError(
             f"method {name!r} is not possible with mode = 'elastic' and form = 'primal-dual': its "
             "dual variables would add up what is missing. Set form = 'gossip', or mode = 'strict'"

@@ -60,6 +60,13 @@ def owner_weights(log_lik: Tensor, pi: Tensor, pooling: float) -> Tensor:
     return weights
 
 
+def mean_log_lik(log_lik: Tensor) -> Tensor:
+    """(A,) mean over owners with samples of the mean over their samples."""
+    counts = _counts(log_lik)
+    means = log_lik.nan_to_num(0.0).sum(dim=1) / counts.clamp_min(1)[:, None]
+    return means.sum(dim=0) / (counts > 0).sum().clamp_min(1)
+
+
 def track_bound(log_lik: Tensor, weights: Tensor, pi: Tensor, pooling: float) -> Tensor:
     r"""[TRACK-bound] (K,) $\sum_s \log \sum_a \omega_{ia} \exp \ell_{isa} + \kappa \sum_a \pi_a
     \log \omega_{ia}$, which no step of EM lowers."""

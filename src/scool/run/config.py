@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from scool.algorithms import METHODS, AnyAlgorithm, SCooL
+from scool.algorithms import METHODS, AnyAlgorithm
 from scool.algorithms.between_rounds import check_goes_on
 from scool.contracts import Recorder
 from scool.data.catalogue import DataConfig, find, load
@@ -89,7 +89,7 @@ def _groups(data: DataConfig) -> int:
 def _adjust(algorithm: AnyAlgorithm, **options: Any) -> AnyAlgorithm:
     """Set those options that the method (or its prior) has."""
     mine = _own(algorithm, options)
-    if isinstance(algorithm, SCooL):
+    if hasattr(algorithm, "prior"):
         mine["prior"] = replace(algorithm.prior, **_own(algorithm.prior, options))
     return replace(algorithm, **mine)
 

@@ -1,0 +1,67 @@
+"""How well models explain held-out samples, one by one."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from scool.contracts import Engine, PerClient
+from scool.learning.losses import LOSSES
+from scool.priors.tracks import gaussian_log_lik, mean_log_lik
+from scool.types import Tree
+
+SHARPNESS = tuple(2.0**power for power in (-3, -2.5, -2, -1.5, -1, -0.5, 0, 0.5, 1))
+WORST = 1e4  # loss of a model that fails on a sample: it weighs nothing, and all stays finite
+
+
+class HeldOut(NamedTuple):
+    """What A models of each client say of its validation samples."""
+
+    log_lik: Tensor  # (K, S, A); NaN where a client has no more samples, or takes no part
+    sharpness: Tensor  # (A,) beta, with which they are most likely; 1 in regression
+    scores: Tensor  # (K, A) percent that are right; of regression minus the mean squared error
+
+
+def held_out(engine: Engine, thetas: list[Tree]) -> HeldOut:
+    r"""[TRACK-beta] $\ell_{isa} = \log\mathrm{softmax}(\beta_a f_{\theta_{ia}}(x_{is}))_{y_{is}}$
+    with the $\beta_a$ of a kind that explains the samples of the mean owner best. Models that have
+    learned their samples by heart answer too surely; a mix would make up for that, and call it
+    evidence for other kinds."""
+    most = int(engine.val_sizes.max())
+    count = 1 + most * (1 + len(SHARPNESS))
+    found = torch.stack([engine.judge(t, "val", _per_sample(most), count) for t in thetas], dim=-1)
+    found[~engine.active] = torch.nan
+    outputs = int(found[:, 0].nan_to_num(0.0).max())
+    numbers = found[:, 1:].reshape(len(found), 1 + len(SHARPNESS), most, len(thetas))
+    right = numbers[:, 0]  # (K, S, A)
+    if outputs:
+        ones = torch.ones(len(thetas), dtype=torch.float64)
+        return HeldOut(gaussian_log_lik(-right, outputs), ones, right.nanmean(1))
+    tried = [-numbers[:, 1 + b] for b in range(len(SHARPNESS))]
+    best = torch.stack([mean_log_lik(log_lik) for log_lik in tried]).argmax(dim=0)  # (A,)
+    log_lik = torch.stack([tried[int(b)][..., a] for a, b in enumerate(best)], dim=-1)
+    sharpness = torch.tensor(SHARPNESS, dtype=torch.float64)[best]
+    return HeldOut(log_lik, sharpness, 100 * right.nanmean(1))
+
+
+def _per_sample(most: int) -> PerClient:
+    """A metric: 0 or the number of targets of regression, then of each sample whether it is right,
+    then its loss for each sharpness."""
+
+    def numbers(outputs: Tensor, targets: Tensor, classes: Tensor) -> Tensor:
+        del classes
+        rows = torch.full((1 + len(SHARPNESS), most), torch.nan, dtype=torch.float64)
+        size = len(outputs)
+        if targets.is_floating_point():
+            wide = torch.tensor([targets.shape[1]])
+            errors = 2 * LOSSES["regression"](outputs, targets)
+            rows[0, :size] = -errors.nan_to_num(WORST, posinf=WORST).clamp(max=WORST)
+        else:
+            wide = torch.tensor([0])
+            rows[0, :size] = (outputs.argmax(dim=1) == targets).double()
+            for row, beta in zip(rows[1:], SHARPNESS, strict=True):
+                losses = LOSSES["classification"](beta * outputs, targets)
+                row[:size] = losses.nan_to_num(WORST, posinf=WORST).clamp(max=WORST)
+        return torch.cat([wide.double(), rows.flatten()])
+
+    return numbers
