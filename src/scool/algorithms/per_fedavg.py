@@ -16,7 +16,7 @@ from scool.algorithms.shared.sharing import (
 from scool.contracts import Engine, Method
 from scool.errors import check_fields, require
 from scool.learning.local_sgd import LocalSGD
-from scool.models.norms import is_statistic
+from scool.models.layers import is_statistic
 from scool.types import Info, Params, Tree
 
 DELTA = 1e-2  # length of the difference that stands for the Hessian, times the gradient
