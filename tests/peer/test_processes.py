@@ -1,8 +1,6 @@
-"""Owners in processes of their own, over TLS on loopback, one of them killed on the way."""
+"""Owners in processes of their own, over TLS on loopback, and what may happen to them."""
 
-import os
-import signal
-import time
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,38 +9,49 @@ import pytest
 pytest.importorskip("zenoh", reason="pip install scool[peer]")
 pytest.importorskip("cryptography", reason="pip install scool[peer]")
 
-from peer.test_node import NAMES, OPTIONS, check_equal, simulated
-from peer.test_zenoh import free_addresses, wait_for
-from scool.errors import ScoolError
-from scool.peer import pilot
-from scool.peer.status import read_status
+from scool.cli.main import run_command
+from scool.peer.faults import read_faults
+from scool.peer.outcome import Outcome, Summary
+from scool.peer.pilot import Trial
+from scool.peer.simulate import Plan, simulate
 from toys import classification
 
-
-def rounds_of(folder: Path) -> int:
-    try:
-        return read_status(folder)["round"]
-    except ScoolError:
-        return 0
+OPTIONS = {"epochs": 2, "batch_size": 4, "sparsify_round": 1, "fraction": 0.4}
 
 
-def test_four_processes_give_what_the_simulator_gives_though_one_is_killed(
-    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def run(folder: Path, trial: Trial, **plan: Any) -> tuple[Summary, list[str]]:
+    """What became of four owners, and what is wrong with it."""
+    faults = read_faults(plan.pop("faults", {}), 4)
+    chosen = Plan(4, trial, faults, limit=90, **plan)
+    watched = simulate(folder, chosen, OPTIONS, classification())
+    outcome = Outcome(chosen, watched, None)
+    found = outcome.summary()
+    return found, outcome.failures(found)
+
+
+def test_strict_processes_give_what_the_simulator_gives_though_one_is_killed(
+    tmp_path: Path,
 ) -> None:
-    folder, addresses = tmp_path / "pilot", dict(zip(NAMES, free_addresses(4), strict=True))
-    trial = pilot.Trial(rounds=6)
-    folders = pilot.make_pilot(folder, addresses, trial, OPTIONS, classification())
-    peers = [start(folder) for folder in folders]
-    assert wait_for(lambda: rounds_of(folders[2]) >= 2, seconds=60)
-    os.kill(peers[2].pid, signal.SIGKILL)
-    peers[2].join()
-    time.sleep(0.3)
-    assert peers[0].is_alive() and rounds_of(folders[0]) <= rounds_of(folders[2]) + 1
-    peers[2] = start(folders[2])
-    for peer, where in zip(peers, folders, strict=True):
-        peer.join(40)
-        assert peer.exitcode == 0, Path(f"{where}.err").read_text()
-    monkeypatch.setattr("peer.test_node.ROUNDS", 6)
-    check_equal(folder, simulated(folder))
-    for where in folders:
-        assert read_status(where)["problems"] == []
+    """To the bit."""
+    found, wrong = run(tmp_path / "p", Trial(rounds=6), faults={"kill": ["2@2+0.5"]}, pace=0.2)
+    assert not wrong and found.strips == ["######"] * 4
+    assert found.longest_round > 0.5  # the others waited
+
+
+def test_elastic_processes_die_sleep_come_late_and_are_cut_off(tmp_path: Path) -> None:
+    """And end together; nobody waits longer than a deadline."""
+    trial = Trial(rounds=44, mode="elastic", deadline=4.0)
+    faults = {"kill": ["1@5+1"], "stop": ["2@12+4"], "cut": ["0,1/2,3@26+4"]}
+    found, wrong = run(tmp_path / "p", trial, faults=faults, late={3: 3}, pace=0.2)
+    assert not wrong
+    ann, bob, cat, dan = found.strips
+    assert all(strip.endswith("###") for strip in found.strips)
+    assert dan.startswith("...") and bob[:4] == "####" and "." in bob[4:12]
+    assert "." in cat[12:26] and ann[26:36].count("o") >= 3
+
+
+def test_the_command_says_how_it_went(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "peer simulate --peers 2 --groups 1 --rounds 2 --method local --mode strict"
+    assert run_command([*command.split(), "--check", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["strips"] == ["##", "##"] and found["score"] == found["simulator"]

@@ -47,6 +47,8 @@ class SimulateCommand:
     """PEER@ROUND: starts when the others have done so many rounds."""
     loss: float = 0.0
     """Share of pieces of data that come 0.2 s later, as after the loss of a packet."""
+    pace: float = 0.0
+    """Seconds that a round takes at least, as if training took so long."""
     groups: int = 2
     """Groups of owners that name the digits differently."""
     options: Path | None = None
@@ -89,6 +91,7 @@ def simulate(arguments: Sequence[str]) -> int:
         read_faults(faults, command.peers),  # type: ignore[arg-type]
         dict(_late(text, command.peers) for text in command.late),
         command.loss,
+        command.pace,
         command.limit,
     )
     data = load(DataConfig(clients=command.peers, groups=command.groups), command.seed)

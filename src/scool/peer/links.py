@@ -26,6 +26,7 @@ class Links:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._open: dict[frozenset[int], asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._servers: list[asyncio.Server] = []
         self._cuts: dict[frozenset[int], int] = {}  # how many cuts are on a link
         self.routes: list[list[str]] = []  # [i][j]: where i dials j < i
 
@@ -80,6 +81,7 @@ class Links:
                 task.add_done_callback(self._tasks.discard)
 
         server = await asyncio.start_server(connect, "127.0.0.1", 0)
+        self._servers.append(server)
         return "127.0.0.1:{1}".format(*server.sockets[0].getsockname())
 
     async def _pass(
@@ -99,6 +101,14 @@ class Links:
             writer.close()
 
     async def _end(self) -> None:
+        for server in self._servers:
+            server.close()
+        for event in self._open.values():
+            event.set()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)

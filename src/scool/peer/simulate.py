@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from scool.data.federation import Federation
-from scool.errors import RunError, ScoolError
-from scool.peer.agreement import Agreement
+from scool.errors import ScoolError
 from scool.peer.faults import Fault
 from scool.peer.links import Links
 from scool.peer.node import connect, run_owner
 from scool.peer.owner import open_owner
 from scool.peer.pilot import Trial, make_pilot
 from scool.peer.status import read_status
+from scool.types import Info
 
 POLL = 0.05  # seconds between looks at how far the peers are
 MEASURE = 1.0  # seconds between looks at the memory
@@ -35,6 +35,7 @@ class Plan(NamedTuple):
     faults: Sequence[Fault] = ()
     late: Mapping[int, int] = {}  # peer -> the round of the others in which it starts
     loss: float = 0.0  # share of pieces of data that come later, because a packet was lost
+    pace: float = 0.0  # seconds that a round takes at least, as longer training would
     limit: float = 600.0  # seconds after which the rest is ended
 
 
@@ -77,7 +78,7 @@ def simulate(
         links = None
         if plan.loss or any(fault.kind == "cut" for fault in plan.faults):
             links = held.enter_context(Links(addresses, plan.loss, plan.trial.seed))
-        peers = _Processes(folders, links)
+        peers = _Processes(folders, links, plan.pace)
         held.callback(peers.end)
         return _watch(peers, links, plan, tell)
 
@@ -86,8 +87,8 @@ def simulate(
 class _Processes:
     """The peers as processes. Each is ended by its own id, and none is left."""
 
-    def __init__(self, folders: list[Path], links: Links | None) -> None:
-        self.folders, self._links = folders, links
+    def __init__(self, folders: list[Path], links: Links | None, pace: float) -> None:
+        self.folders, self._links, self._pace = folders, links, pace
         self._running: dict[int, Any] = {}
         self._stopped: set[int] = set()
         self._before: dict[int, int] = {}  # bytes that a peer received before it was killed
@@ -96,7 +97,7 @@ class _Processes:
 
     def start(self, place: int) -> None:
         dial = self._links.routes[place] if self._links else None
-        arguments = (str(self.folders[place]), str(self.errors(place)), dial)
+        arguments = (str(self.folders[place]), str(self.errors(place)), dial, self._pace)
         process = self._context.Process(target=take_part, args=arguments, daemon=True)
         process.start()
         self._running[place] = process
@@ -232,12 +233,32 @@ def _begin(fault: Fault, peers: _Processes, links: Links | None) -> Callable[[],
     return lambda: peers.start(place)
 
 
-def take_part(folder: str, errors: str, dial: list[str] | None) -> None:
+@final
+class Pace:
+    """A recorder that makes rounds last."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._next = seconds, 0.0
+
+    def start(self, header: Mapping[str, Any], first_round: int) -> None:
+        self._next = time.monotonic() + self._seconds
+
+    def round(self, row: Mapping[str, Any], info: Info) -> None:
+        if row["train_loss"] is not None:  # else the round went by without this peer
+            time.sleep(max(0.0, self._next - time.monotonic()))
+        self._next = time.monotonic() + self._seconds
+
+    def end(self, result: Any) -> None:
+        """Nothing more to wait for."""
+
+
+def take_part(folder: str, errors: str, dial: list[str] | None, pace: float = 0.0) -> None:
     """The whole life of a peer. What goes wrong is said in a file."""
     with open(errors, "a") as file, redirect_stderr(file):
         code = 0
         try:
-            run_owner(open_owner(Path(folder)), connect=partial(connect, dial=dial))
+            owner = open_owner(Path(folder))
+            run_owner(owner, [Pace(pace)] if pace else [], connect=partial(connect, dial=dial))
         except ScoolError as error:
             print(error, file=file)
             code = 1
@@ -246,14 +267,3 @@ def take_part(folder: str, errors: str, dial: list[str] | None) -> None:
             code = 2
         file.flush()
         os._exit(code)
-
-
-def agreement_of(watched: Watched) -> Agreement:
-    """What the peers agreed on.
-
-    Raises:
-        RunError: the folder is not whole.
-    """
-    if not watched.folders:
-        raise RunError("nobody took part")
-    return Agreement.read(watched.folders[0])
