@@ -98,6 +98,22 @@ def test_nobody_speaks_under_the_keys_of_another(world: Any) -> None:
     token.undeclare()
 
 
+def test_who_asks_is_known_by_the_certificate(world: Any) -> None:
+    """So the audit names who got what; nobody fetches in the name of another."""
+    (ann, bob, cat), *_ = world
+    left: list[tuple] = []
+    ann.leaving = lambda to, key, data: left.append((set(to), key, data))
+    ann.offer("asked", b"row")
+    answers: list[bytes] = []
+    cat._session.get(
+        "scool/r/0/for/1/asked", lambda r: answers.append(r.ok.payload.to_bytes()), timeout=0.5
+    )
+    assert next(bob.fetch([(0, "asked")], bob.now() + 5)).data == b"row"
+    assert not wait_for(lambda: bool(answers), seconds=0.6)
+    ann.offer("pushed", b"all", push=True)
+    assert left == [({1}, "asked", b"row"), ({1, 2}, "pushed", b"all")]
+
+
 def test_a_message_above_the_limit_does_not_arrive_and_the_link_stays(world: Any) -> None:
     (ann, _, cat), *_ = world
     ann.offer("big", b"x" * 20 * LARGEST)

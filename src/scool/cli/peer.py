@@ -13,6 +13,7 @@ from scool.cli.export import export
 from scool.cli.peer_joining import init, invite, join
 from scool.cli.peer_simulate import simulate
 from scool.cli.run import print_summary
+from scool.columns import human_bytes
 from scool.display.live import Console
 from scool.errors import ConfigError, ScoolError, nearest, printable
 
@@ -24,6 +25,7 @@ USAGE = """usage: scool peer COMMAND
   run DIR                                 take part as the owner of a folder
   status DIR...                           how the peers of these folders are doing
   export DIR                              the own model and row of the graph, for other programs
+  audit DIR                               what left this machine, and whether the log is whole
   pilot DIR a=HOST:PORT b=HOST:PORT ...   ready folders for a trial, one per owner
   simulate                                processes on this machine, killed, asleep and cut off
 
@@ -80,6 +82,18 @@ class ExportCommand:
     """Folder for the files; default: `export` in the owner's folder."""
     onnx: bool = False
     """Also write the model as an ONNX program; needs scool[onnx]."""
+
+
+@dataclass(frozen=True)
+class AuditCommand:
+    """Check that audit.jsonl is as it was written, and sum up what left this machine."""
+
+    folder: tyro.conf.Positional[Path]
+    """The owner's folder."""
+    head: str = ""
+    """A hash that this command told before: it has to be in the log."""
+    json: bool = False
+    """Print JSON."""
 
 
 def peer(arguments: Sequence[str]) -> int:
@@ -165,7 +179,26 @@ def _export(arguments: Sequence[str]) -> int:
     return export([str(command.folder / RECORDS), *out, *(["--onnx"] if command.onnx else [])])
 
 
+def _audit(arguments: Sequence[str]) -> int:
+    from scool.peer.audit import NAME, verify
+
+    command = tyro.cli(AuditCommand, args=list(arguments), prog="scool peer audit")
+    found = verify(command.folder / NAME, command.head)
+    if command.json:
+        print(json_module.dumps(found._asdict()))
+        return 0
+    for name, kinds in sorted(found.left.items()):
+        said = ", ".join(
+            f"{human_bytes(count)} of {kind}s" for kind, count in sorted(kinds.items())
+        )
+        print(f"to {printable(name)}: {said}")
+    print(f"{found.refused} refusals; {found.lines} lines, whole")
+    print(f"head: {found.head}")
+    return 0
+
+
 COMMANDS = {
+    "audit": _audit,
     "init": init,
     "invite": invite,
     "join": join,

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, final
 
 from scool.errors import RunError
-from scool.peer.transport import Answer, Arrival
+from scool.peer.transport import Answer, Arrival, Leaving, unrecorded
 
 LEASE = 3.0  # seconds after which a peer that sleeps, or a cut link, is noticed
 PATIENCE = 5.0  # seconds that a fetch waits for an answer that was lost
@@ -40,6 +40,7 @@ class _Peer:
         self.place = place
         self.is_alive, self.asleep_since = True, math.inf
         self.offers: dict[str, bytes] = {}
+        self.leaving: Leaving = unrecorded
         self.inbox: list[Arrival] = []
         self.turn = 0  # numbers its waits, so that old alarms are ignored
         self.is_waiting, self.is_ready = False, False
@@ -198,6 +199,8 @@ class MemoryNetwork:
             if self._is_asleep(peer):
                 return fail()
             data = peer.offers.get(key)
+            if data is not None:
+                peer.leaving({reader.place}, key, data)
             if not self.send(other, reader.place, lambda: answer(data)):
                 fail()
 
@@ -265,6 +268,8 @@ class MemoryTransport:
     def __init__(self, network: MemoryNetwork, peer: _Peer) -> None:
         self._network, self._peer = network, peer
         self.place = peer.place
+        self.leaving: Leaving = unrecorded
+        peer.leaving = lambda to, key, data: self.leaving(to, key, data)
 
     def now(self) -> float:
         return self._network.now
@@ -272,6 +277,7 @@ class MemoryTransport:
     def offer(self, key: str, data: bytes, push: bool = False) -> None:
         self._peer.offers[key] = data
         if push:
+            self.leaving(self.members() - {self.place}, key, data)
             self._network.push(self._peer, key, data)
 
     def withdraw(self, key: str) -> None:

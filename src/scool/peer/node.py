@@ -10,6 +10,7 @@ from torch import nn
 from scool.contracts import Engine, Method, Recorder
 from scool.data.federation import Federation
 from scool.errors import RunError
+from scool.peer.audit import Audit
 from scool.peer.data import About, about, alone, widths_of
 from scool.peer.elastic import Elastic
 from scool.peer.engine import PeerEngine
@@ -69,7 +70,11 @@ def run_owner(
         transport = connect(owner, largest)
         held.callback(transport.close)
         post = Post(transport, agreement.run, len(agreement.members), largest, owner.keys)
-        status = StatusFile(owner, post, tell)
+        audit = Audit(owner.folder, agreement.names)
+        transport.leaving, post.refused = audit.leaving, audit.refused
+        begun = {"run": agreement.run, "version": agreement.version}
+        audit.write("start", **begun, members={m.name: m.leaf for m in agreement.members})
+        status = StatusFile(owner, post, tell, audit)
         post.waiting, post.admit = status.waiting, owner.admit
         try:
             part = _Part(owner, post, about(own))

@@ -78,6 +78,8 @@ class Post:
         """Called now and then while others are awaited: for whom, and for how many seconds."""
         self.admit: Callable[[int, Mapping[str, Any]], None] = lambda peer, body: None
         """Called with the hello of a peer, which is dropped if this raises a ScoolError."""
+        self.refused: Callable[[str, Sequence[bytes]], None] = lambda why, evidence: None
+        """Called with what was dropped, and the signed records that prove it, if there are any."""
         self.problems: deque[str] = deque(maxlen=100)  # in words, for people
         self.sent, self.received = 0, 0  # bytes of records, and of models that were fetched
         self.largest = largest
@@ -181,7 +183,8 @@ class Post:
         place = (sender, message.round, message.slot)
         if before := self._heard.get(place):
             if before.digest != message.digest:
-                self.note(f"peer {sender} contradicts itself: two different records for {key}")
+                words = f"peer {sender} contradicts itself: two different records for {key}"
+                self.note(words, before.signed, message.signed)
             return
         is_near = self.round - KEPT <= message.round <= self.round + AHEAD
         if message.round == HELLO or is_near:
@@ -213,10 +216,11 @@ class Post:
                 return False
         return True
 
-    def note(self, problem: str) -> None:
+    def note(self, problem: str, *evidence: bytes) -> None:
         """Remember a fault, once if it repeats."""
         if not self.problems or self.problems[-1] != problem:
             self.problems.append(problem)
+            self.refused(problem, evidence)
 
     # ------------------------------------------------------------------ models
 

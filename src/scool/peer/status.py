@@ -10,6 +10,7 @@ from rich.table import Table
 
 from scool.columns import human_bytes
 from scool.errors import RunError, printable
+from scool.peer.audit import Audit
 from scool.peer.owner import Owner
 from scool.peer.post import Post
 from scool.recording.disk import write_bytes
@@ -23,8 +24,9 @@ PATIENCE = 3.0  # seconds after which a person is told whom this peer waits for
 class StatusFile:
     """Writes `status.json` after every round and while others are awaited."""
 
-    def __init__(self, owner: Owner, post: Post, tell: Callable[[str], None]) -> None:
-        self._owner, self._post, self._tell = owner, post, tell
+    def __init__(self, owner: Owner, post: Post, tell: Callable[[str], None], audit: Audit) -> None:
+        self._owner, self._post, self._tell, self._audit = owner, post, tell, audit
+        self._here: list[str] = []
         self._said: tuple[int, ...] = ()
         self._known: dict[str, Any] = {"state": "connecting", "round": 0, "waiting_for": []}
         self._write()
@@ -58,16 +60,21 @@ class StatusFile:
 
     def _write(self) -> None:
         post, names = self._post, self._owner.agreement.names
+        here = [names[peer] for peer in sorted(post.transport.members())]
+        if here != self._here:
+            self._here = here
+            self._audit.write("here", members=here)
         found = {
             "name": self._owner.name,
             "run": post.run,
             "rounds": self._owner.agreement.rounds,
             "members": list(names),
-            "here": [names[peer] for peer in sorted(post.transport.members())],
+            "here": here,
             **self._known,
             "bytes_sent": post.sent,
             "bytes_received": post.received,
             "problems": list(post.problems)[-5:],
+            "audit": self._audit.head,
             "time": time.time(),
         }
         write_bytes(self._owner.folder / NAME, json.dumps(found).encode(), durable=False)

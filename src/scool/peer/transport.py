@@ -1,7 +1,7 @@
 """What peers need of a network: six verbs. Bytes go in and come out; who signed them and what they
 mean is the business of `post`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -21,8 +21,18 @@ class Answer(NamedTuple):
     data: bytes | None
 
 
+Leaving = Callable[[Collection[int], str, bytes], None]
+"""Called before something leaves: to whom, under which key. It stays here if this raises."""
+
+
+def unrecorded(to: Collection[int], key: str, data: bytes) -> None:
+    """Nobody keeps a record of what leaves."""
+
+
 class Transport(Protocol):
     """One peer's end of the network. Times are seconds of a clock that only goes forward."""
+
+    leaving: Leaving
 
     @property
     def place(self) -> int:

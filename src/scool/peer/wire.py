@@ -42,6 +42,7 @@ class Message(NamedTuple):
     body: Mapping[str, Any]  # small, of what JSON can hold
     tensors: Mapping[str, Tensor]
     digest: str = ""  # of the signed header; two different ones for a slot contradict each other
+    signed: bytes = b""  # header and signature, as they arrived
 
     @property
     def key(self) -> str:
@@ -91,7 +92,8 @@ def decode(data: bytes, signer: Signer | None, largest: int) -> Message:
         raise WireError(f"a message in the name of peer {named['sender']} with a wrong signature")
     if digest_of(content) != named["tensors"]:
         raise WireError(f"the tensors of peer {named['sender']} do not match their checksum")
-    return Message(**{**named, "tensors": _read_tensors(content)}, digest=digest_of(header))
+    named |= {"tensors": _read_tensors(content), "signed": header + signature}
+    return Message(**named, digest=digest_of(header))
 
 
 def _read_header(header: bytes) -> dict[str, Any]:

@@ -10,20 +10,21 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, final
 
 import zenoh
 
-from scool.errors import RunError
+from scool.errors import RunError, ScoolError
 from scool.peer.identity import Files
-from scool.peer.transport import Answer, Arrival
+from scool.peer.transport import Answer, Arrival, Leaving, unrecorded
 
 LEASE = 3.0  # seconds without a word after which a link counts as broken
 MOST_WAITING = 10_000  # arrivals that nobody has read yet; more are dropped, and fetched later
 OWN = ["put", "delete", "reply", "declare_queryable", "liveliness_token"]
 """What a member may say under its own keys, and nobody else."""
-OF_ALL = ["query", "declare_subscriber", "liveliness_query", "declare_liveliness_subscriber"]
+OF_ALL = ["declare_subscriber", "liveliness_query", "declare_liveliness_subscriber"]
 
 
 @final
@@ -47,6 +48,7 @@ class ZenohTransport:
             RunError: the address cannot be listened on.
         """
         self.place = place
+        self.leaving: Leaving = unrecorded
         self._root = f"scool/{run}"
         self._inbox: deque[Arrival] = deque(maxlen=MOST_WAITING)
         self._offers: dict[str, bytes] = {}
@@ -64,7 +66,7 @@ class ZenohTransport:
             ) from error
         mine = f"{self._root}/{place}"
         self._held: list[Any] = [
-            self._session.declare_queryable(f"{mine}/on/**", self._answer),
+            self._session.declare_queryable(f"{mine}/for/**", self._answer),
             self._session.declare_subscriber(f"{self._root}/*/on/**", self._receive),
             self._session.liveliness().declare_subscriber(
                 f"{self._root}/*/here/*", self._notice, history=True
@@ -76,10 +78,14 @@ class ZenohTransport:
     # ------------------------------------------------------------------ called by zenoh's threads
 
     def _answer(self, query: zenoh.Query) -> None:
-        key = str(query.key_expr)
-        data = self._offers.get(key.partition("/on/")[2])
-        if data is not None:
-            query.reply(key, data)
+        asked = str(query.key_expr)
+        asker, _, key = asked.partition("/for/")[2].partition("/")
+        data = self._offers.get(key)
+        if data is None or not asker.isdigit():
+            return
+        with suppress(ScoolError):  # what cannot be written down does not leave
+            self.leaving({int(asker)}, key, data)
+            query.reply(asked, data)
 
     def _receive(self, sample: zenoh.Sample) -> None:
         sender, _, key = str(sample.key_expr).removeprefix(f"{self._root}/").partition("/on/")
@@ -108,6 +114,7 @@ class ZenohTransport:
     def offer(self, key: str, data: bytes, push: bool = False) -> None:
         self._offers[key] = data
         if push:
+            self.leaving(self.members() - {self.place}, key, data)
             self._session.put(
                 f"{self._root}/{self.place}/on/{key}",
                 data,
@@ -141,7 +148,8 @@ class ZenohTransport:
             answers.put(Answer(peer, key, None))
 
         handler = zenoh.handlers.Callback(take, end)
-        self._session.get(f"{self._root}/{peer}/on/{key}", handler, timeout=seconds)
+        asked = f"{self._root}/{peer}/for/{self.place}/{key}"
+        self._session.get(asked, handler, timeout=seconds)
 
     def arrivals(self) -> list[Arrival]:
         found: list[Arrival] = []
@@ -216,7 +224,8 @@ def _config(
 
 
 def _rights(root: str, place: int, names: Sequence[str]) -> dict[str, Any]:
-    """Who may send what to this member: under one's own keys all, elsewhere only questions."""
+    """Who may send what to this member: under one's own keys all, elsewhere only questions, which
+    name the certificate's owner, so that the audit knows who asked."""
 
     def rule(id: str, flow: str, messages: list[str], keys: list[str]) -> dict[str, Any]:
         return {
@@ -230,11 +239,15 @@ def _rights(root: str, place: int, names: Sequence[str]) -> dict[str, Any]:
     others = [other for other in range(len(names)) if other != place]
     rules = [
         rule("ask", "ingress", OF_ALL, [f"{root}/**"]),
-        rule("say", "egress", OWN + OF_ALL, [f"{root}/**"]),
+        rule("say", "egress", [*OWN, *OF_ALL, "query"], [f"{root}/**"]),
         *(rule(f"own-{i}", "ingress", OWN, [f"{root}/{i}/**"]) for i in others),
+        *(rule(f"by-{i}", "ingress", ["query"], [f"{root}/*/for/{i}/**"]) for i in others),
     ]
     subjects = [{"id": f"member-{i}", "cert_common_names": [names[i]]} for i in others]
-    policies = [{"rules": ["ask", "say", f"own-{i}"], "subjects": [f"member-{i}"]} for i in others]
+    policies = [
+        {"rules": ["ask", "say", f"own-{i}", f"by-{i}"], "subjects": [f"member-{i}"]}
+        for i in others
+    ]
     return {
         "enabled": True,
         "default_permission": "deny",
