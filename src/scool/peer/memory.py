@@ -277,7 +277,7 @@ class MemoryTransport:
     def offer(self, key: str, data: bytes, push: bool = False) -> None:
         self._peer.offers[key] = data
         if push:
-            self.leaving(self.members() - {self.place}, key, data)
+            self.leaving(set(range(self._network.places)) - {self.place}, key, data)
             self._network.push(self._peer, key, data)
 
     def withdraw(self, key: str) -> None:

@@ -49,6 +49,7 @@ class ZenohTransport:
         """
         self.place = place
         self.leaving: Leaving = unrecorded
+        self._others = set(range(len(names))) - {place}
         self._root = f"scool/{run}"
         self._inbox: deque[Arrival] = deque(maxlen=MOST_WAITING)
         self._offers: dict[str, bytes] = {}
@@ -114,7 +115,7 @@ class ZenohTransport:
     def offer(self, key: str, data: bytes, push: bool = False) -> None:
         self._offers[key] = data
         if push:
-            self.leaving(self.members() - {self.place}, key, data)
+            self.leaving(self._others, key, data)  # whoever is connected, seen or not
             self._session.put(
                 f"{self._root}/{self.place}/on/{key}",
                 data,
