@@ -1,6 +1,7 @@
 """Mistakes of a person end with code 2 and a sentence, and leave nothing behind."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from commands import SMALL, code_of
 from scool import __version__
 from scool.cli.main import dispatch
-from scool.errors import ScoolError
+from scool.errors import ConfigError, ScoolError
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 
@@ -95,6 +96,41 @@ def test_help_and_version(
     for words in (["--help"], ["run", "--help"], ["data", "--help"], ["compare", "--help"]):
         assert code_of(monkeypatch, *words) == 0
         assert "scool" in capsys.readouterr().out
+
+
+def test_help_has_two_lengths(capsys: pytest.CaptureFixture[str]) -> None:
+    texts: list[str] = []
+    for words in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as stopped:
+            dispatch(["run", "scool-sbm", words])
+        assert stopped.value.code == 0
+        texts.append(capsys.readouterr().out)
+    short, long = texts
+    assert "--rounds INT            Communication rounds. (default: 30)" in short
+    assert "--num-blocks" in short and "more options: scool run scool-sbm --help-all" in short
+    assert "--cross-ema" not in short and "--cross-ema" in long and "L_ij" in long
+    assert "$" not in long.replace("$SCOOL_DATA", "") and "\\" not in long
+    flags = {word.rstrip(",") for word in long.split()} | {"--help-all"}
+    assert {word.rstrip(":") for word in short.split() if word.startswith("--")} <= flags
+
+
+def test_tab_completes_methods_options_and_datasets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dispatch(["completion", "bash"]) == 0
+    Path("scool.bash").write_text(capsys.readouterr().out)
+    asked = {
+        "com": "compare completion",
+        "run fedp": "fedper fedprox",
+        "run fedprox --mu": "--mu",
+        "compare --methods local --seed": "--seed --seeds",
+        "run local --dataset cifar": "cifar10 cifar100",
+    }
+    for words, answer in asked.items():
+        tab = f"COMP_WORDS=(scool {words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _scool"
+        shell = f"source ./scool.bash; {tab}; echo ${{COMPREPLY[*]}}"
+        done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
+        assert sorted(done.stdout.split()) == answer.split(), done.stderr
+    with pytest.raises(ConfigError, match="unknown shell 'fish'"):
+        dispatch(["completion", "fish"])
 
 
 def test_an_existing_folder_is_not_touched(

@@ -112,7 +112,7 @@ def test_every_option_is_a_flag_and_a_toml_key(
     base = default_run(method, DataConfig())
     options = parts(base.algorithm) | parts(base.settings)
     with pytest.raises(SystemExit) as stopped:
-        dispatch(["run", method, "--help"])
+        dispatch(["run", method, "--help-all"])
     assert stopped.value.code == 0
     text = capsys.readouterr().out
     for name in options:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import tyro
 
+from scool.cli.help import printed_plainly, short_help
 from scool.data.catalogue import DataConfig
 from scool.data.own_table import looked_at
 from scool.errors import ConfigError
@@ -147,11 +148,19 @@ def configure(
         tyro.conf.AvoidSubcommands,
         tyro.conf.OmitSubcommandPrefixes,
     )
-    return tyro.cli(
-        type(default),
-        args=list(arguments),
-        default=default,
-        prog=prog,
-        description=description,
-        config=flat,
-    )
+    words = ["--help" if word == "--help-all" else word for word in arguments]
+    if words == list(arguments) and {"-h", "--help"} & {*arguments}:
+        print(short_help(default, prog, description))
+        raise SystemExit(0)
+
+    def parse() -> T:
+        return tyro.cli(
+            type(default),
+            args=words,
+            default=default,
+            prog=prog,
+            description=description,
+            config=flat,
+        )
+
+    return parse() if words == list(arguments) else printed_plainly(parse)

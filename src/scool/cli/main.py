@@ -32,13 +32,16 @@ usage: scool COMMAND [options]
   watch DIR      follow a run of another process
   data           list, check or fetch datasets         scool data list
   bench          time the engine against the loop      scool bench engine
+  completion     Tab completion for bash or zsh        scool completion bash > FILE
   --version      the version
 
-scool COMMAND --help lists the options of a command. Progress goes to stderr, results to stdout.
+scool COMMAND --help lists the options of a command; run, compare and tune have more, which
+--help-all lists. Progress goes to stderr, results to stdout.
 """
 
 
 _NAMES = "run compare tune reproduce peer resume report plot export ls diff verify watch data bench"
+_NAMES += " completion"
 COMMANDS = {name: f"scool.cli.{name}" for name in _NAMES.split()} | {"rerun": "scool.cli.resume"}
 """The module of each command, which has a function of its name; loaded when it is called."""
 
