@@ -207,6 +207,7 @@ TRAFFIC: dict[str, Callable[[Round], Cost]] = {
     "dada": neighbours_and_strangers,
     "cga": cross_gradients,
     "spdb": gossip_body,
+    "dfedpgp": gossip_body,
     "l2c": gossip,
     "meta-l2c": meta,
     "dpsgd": gossip,
@@ -230,6 +231,7 @@ EPOCHS: dict[str, Callable[[Any], float]] = {
     # an inner and an outer gradient; everyone makes the common model its own
     "per-fedavg": lambda a: 2 * a.sgd.epochs + 1 / a.participation,
     "ditto": lambda a: 2 * a.sgd.epochs,  # the common and the personal model
+    "dfedpgp": lambda a: a.sgd.epochs + a.head_epochs,
     "fedrep": lambda a: a.sgd.epochs + a.head_epochs,
     # four kinds, one with a head of its own, of judges and on all samples
     "scool": lambda a: 5 * a.sgd.epochs * (1 + sum(SIZES) / sum(n - max(1, n // 5) for n in SIZES)),

@@ -49,6 +49,7 @@ OFFERED = [
     ("dpsgd", {"topology": "ring", "order": "cta"}),
     ("spdb", {"topology": "ring"}),
     ("spdb", {"topology": "ring", "form": "primal-dual"}),
+    ("dfedpgp", {"degree": 2}),
     ("pens", {"fraction": 0.5, "select_rounds": 2}),
     ("local", {}),
 ]

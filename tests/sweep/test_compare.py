@@ -37,7 +37,7 @@ def test_all_is_every_method_that_the_data_allow() -> None:
     methods, notes = choose_methods("all", deep)
     assert methods == tuple(METHODS) and notes == []
     methods, notes = choose_methods("all", SETTINGS)
-    assert set(METHODS) - set(methods) == {"fedper", "fedrep", "spdb"}
+    assert set(METHODS) - set(methods) == {"fedper", "fedrep", "spdb", "dfedpgp"}
     assert notes[0].startswith("fedper is left out: personal = 'head' is the whole model")
     data = DataConfig(partition="dirichlet", clients=6)
     methods, notes = choose_methods("all", replace(deep, data=data))

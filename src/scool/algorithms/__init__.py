@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 from scool.algorithms.apfl import APFL
 from scool.algorithms.cga import CGA
 from scool.algorithms.dada import Dada
+from scool.algorithms.dfedpgp import DFedPGP
 from scool.algorithms.ditto import Ditto
 from scool.algorithms.dpsgd import DPSGD
 from scool.algorithms.fedala import FedALA
@@ -40,6 +41,7 @@ __all__ = [
     "L2C",
     "PENS",
     "SPDB",
+    "DFedPGP",
     "Dada",
     "Ditto",
     "FedALA",
@@ -86,6 +88,7 @@ METHODS: dict[str, tuple[str, AnyAlgorithm]] = {
     "fedfomo": ("fetched models, weighed by what helps validation", FedFomo()),
     "cga": ("gossip with steps that contradict no neighbour", CGA()),
     "spdb": ("gossip of the body, a personal head", SPDB()),
+    "dfedpgp": ("bodies pushed to random peers, a personal head", DFedPGP()),
     "dada": ("models and an undirected graph, in turn", Dada()),
     "l2c": ("mixing weights learned on validation data", L2C()),
     "meta-l2c": ("the same by a common encoder", MetaL2C()),
