@@ -13,9 +13,9 @@ from scool.contracts import Evidence
 from scool.errors import ConfigError
 from scool.priors import SBM
 from scool.priors.base import sweep_key
+from scool.priors.blocks import farthest_seeds, similarity
 from scool.priors.sbm_released import _gamma_draws, released_sweeps
 from scool.priors.sbm_updates import update_w
-from scool.priors.seeding import farthest_seeds, similarity
 from scool.randomness import derive
 
 MODES = ["gated", "always", "exclude"]

@@ -13,7 +13,7 @@ from reference.worlds import noise, planted, recovered
 from scool.contracts import Evidence
 from scool.priors import MMSBM, SBM
 from scool.priors.base import list_pairs
-from scool.priors.seeding import (
+from scool.priors.blocks import (
     Peers,
     first_omega,
     nearest_peers,

@@ -12,6 +12,7 @@ from scipy import stats
 
 from paper_runs import ROWS, STUDY, record, summaries
 from records import change_rows
+from scool.display.tables import filled_page
 from scool.errors import RunError
 from scool.recording.seals import DamageWarning
 from scool.recording.writer import RunWriter
@@ -29,7 +30,6 @@ from scool.reproduction.tables import (
     as_latex,
     as_markdown,
     family_tables,
-    fill_page,
     table_csv,
 )
 
@@ -370,10 +370,11 @@ def test_a_page_is_filled_between_its_markers(tmp_path: Path) -> None:
         "before\n<!-- begin table1 cifar10-noniid -->\n<!-- end table1 cifar10-noniid -->\nafter\n"
     )
     for _ in range(2):  # again: the same page
-        fill_page(page, "table1", STUDY, rows, [Path("some/runs")])
+        name = "table1 cifar10-noniid"
+        page.write_text(filled_page(page, name, family_tables(rows), "some/runs"))
         text = page.read_text()
         assert text.startswith("before\n<!-- begin table1 cifar10-noniid from some/runs -->\n\n| ")
         assert text.endswith("<!-- end table1 cifar10-noniid -->\nafter\n") and "90.00" in text
         assert text.count("| Local SGD |") == 1
     with pytest.raises(RunError, match="no place for this table"):
-        fill_page(page, "budget", STUDY, rows, [])
+        filled_page(page, "budget cifar10-noniid", "")

@@ -24,9 +24,9 @@ from scool.contest.tables import (
     EXPLANATION,
     as_json,
     as_markdown,
-    fill_page,
     table_csv,
 )
+from scool.display.tables import filled_page
 from scool.engine.machine import resolve_device
 from scool.errors import RunError, require
 from scool.recording.disk import LOCK, holding, write_bytes
@@ -174,7 +174,8 @@ def _report(
         figure = gains_figure(study, rows, overall)
         write_bytes(out / f"{study.name}.svg", figure.render("svg"))
     if command.page is not None:
-        fill_page(command.page, study, text)
+        filled = filled_page(command.page, study.name, text)
+        write_bytes(command.page, filled.encode())
     print(files["json" if command.json else "md"], end="")
     for note in notes if not command.quiet else ():
         print(f"note: {note}", file=sys.stderr)

@@ -14,6 +14,7 @@ from scool.cli.contest import ABOUT as CONTESTS
 from scool.cli.contest import contest
 from scool.contracts import Recorder
 from scool.display.live import Console, duration
+from scool.display.tables import filled_page
 from scool.errors import ConfigError, RunError, nearest
 from scool.recording.disk import write_bytes
 from scool.recording.folder import RunFolder, make_folder
@@ -27,7 +28,7 @@ from scool.reproduction.tables import (
     as_json,
     as_latex,
     as_markdown,
-    fill_page,
+    family_tables,
     table_csv,
 )
 from scool.run.loop import Interrupted
@@ -213,7 +214,9 @@ def _report(
     elif target not in ("table1", "ablations"):
         print(f"note: the figure of {target} needs --out, a folder for it", file=sys.stderr)
     if command.page is not None:
-        fill_page(command.page, target, study, summaries, folders)
+        name, source = f"{target} {study.name}", " ".join(map(str, folders))
+        filled = filled_page(command.page, name, family_tables(summaries), source)
+        write_bytes(command.page, filled.encode())
     printed = as_json if command.json else as_markdown
     print(printed(target, study, summaries, notes), end="")
     if files and not command.quiet:

@@ -1,17 +1,13 @@
 """The numbers of a contest as Markdown, CSV and JSON."""
 
 import json
-import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from scool.columns import human_bytes
 from scool.contest.numbers import Row
 from scool.contest.plan import Setting, Study
 from scool.display.figure import as_csv
-from scool.errors import RunError
-from scool.recording.disk import write_bytes
 from scool.sweep.search import words
 
 FORMAT = "scool-contest-1"
@@ -166,23 +162,3 @@ def table_csv(rows: Sequence[Row]) -> str:
         for row in rows
     ]
     return as_csv(flat)
-
-
-def fill_page(path: Path, study: Study, text: str) -> None:
-    """Put tables between the two markers of a contest in a page, which readers do not see.
-
-    Raises:
-        RunError: the page has no such markers.
-    """
-    begin, end = f"<!-- begin {study.name} -->", f"<!-- end {study.name} -->"
-    place = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-    try:
-        page = path.read_text()
-    except OSError as error:
-        raise RunError(
-            f"page = {str(path)!r} cannot be read: {error.strerror}. Give a Markdown page that has "
-            f"the lines {begin} and {end}"
-        ) from error
-    if len(place.findall(page)) != 1:
-        raise RunError(f"{path} has no place for these tables: add the lines {begin} and {end}")
-    write_bytes(path, place.sub(lambda _: f"{begin}\n\n{text.strip()}\n\n{end}", page).encode())

@@ -21,9 +21,14 @@ from scool.errors import check_fields, require, unknown
 Partition = Literal["auto", "permuted", "noniid", "sbm", "pathological", "dirichlet", "iid"]
 
 
+def spelled(name: str) -> str:
+    """A name as the catalogue spells it."""
+    return name.replace("_", "-")
+
+
 def find(name: str) -> Dataset:
     """The entry of a dataset; an unknown name is refused with the nearest one."""
-    name = name.replace("_", "-")
+    name = spelled(name)
     if name not in DATASETS:
         unknown("dataset", name, DATASETS)
     return DATASETS[name]
@@ -73,12 +78,12 @@ class DataConfig:
         if self.data:
             self._take_file()
         else:
-            is_named = self.dataset.replace("_", "-") == "own-table"
+            is_named = spelled(self.dataset) == "own-table"
             require(not is_named, "dataset", self.dataset, "give the file: --data FILE")
             for name, value in vars(self.table).items():
                 is_default = value == getattr(TableOptions, name)
                 require(is_default, name, value, "it needs --data FILE, a table of your own")
-        owners = OWNERS.get(self.dataset.replace("_", "-"))
+        owners = OWNERS.get(spelled(self.dataset))
         if owners is not None:
             object.__setattr__(self, "task", owners.task)
         for name in ("clients", "groups", "samples_per_client", "classes_per_client"):
@@ -128,7 +133,7 @@ def load(config: DataConfig, seed: int = 0) -> Federation:
     remedy = "give a DataConfig, e.g. DataConfig(dataset='digits')"
     require(isinstance(given, DataConfig), "config", given, remedy)
     dataset = find(config.dataset)
-    is_owners = config.dataset.replace("_", "-") in OWNERS
+    is_owners = spelled(config.dataset) in OWNERS
     if is_owners or config.dataset in ("synthetic", "digits"):
         _refuse(config, "test_fraction", "only images and tables of your own have it")
     if config.data:
@@ -174,7 +179,7 @@ def _load_table(config: DataConfig, seed: int) -> Federation:
 
 
 def _load_owners(config: DataConfig, seed: int) -> Federation:
-    name = config.dataset.replace("_", "-")
+    name = spelled(config.dataset)
     _refuse_sharing(config, name)
     return OWNERS[name].load(
         data_root(config.data_dir),

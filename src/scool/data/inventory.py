@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scool.data.catalogue import DATASETS, Dataset, find
+from scool.data.catalogue import DATASETS, Dataset, find, spelled
 from scool.data.labelled import write_npz
 from scool.data.owners import OWNERS
 from scool.errors import DataError
@@ -50,7 +50,7 @@ def check(name: str, root: Path) -> str:
     if not dataset.files:
         return f"{name}: built in, nothing to check"
     if dataset.read is None:
-        federation = OWNERS[name.replace("_", "-")].load(root)
+        federation = OWNERS[spelled(name)].load(root)
         samples = sum(int(getattr(federation, part).mask.sum()) for part in ("train", "test"))
         return f"{name}: ok, {samples:,} samples of {federation.num_clients} clients"
     data = dataset.read(root, verify=True)
@@ -82,7 +82,7 @@ def fetch(name: str, root: Path, load: Callable[[str], Any] | None = None) -> Pa
     if not dataset.files:
         return None
     if dataset.hub is None:
-        entry = OWNERS.get(name.replace("_", "-"))
+        entry = OWNERS.get(spelled(name))
         source = f"; it is {entry.source}" if entry else ""
         raise DataError(f"{name} cannot be fetched: {_by_hand(dataset, root)}{source}")
     if load is None:

@@ -1,13 +1,16 @@
 """Results side by side, as text."""
 
+import re
 from collections.abc import Mapping, Sequence
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from scool.columns import Column, shown
+from scool.errors import RunError
 from scool.evaluation.metrics import metric_columns
 
 
@@ -174,3 +177,29 @@ def _plus_minus(mean: float | None, std: float | None, digits: int) -> str:
     if mean is None:
         return "-"
     return f"{mean:.{digits}f} ± {std or 0:.{digits}f}"
+
+
+def filled_page(path: Path, name: str, text: str, source: str = "") -> str:
+    """What a page says with this text between its two markers, which readers do not see.
+
+    Args:
+        name: what the markers are called.
+        source: which records the numbers are from, for the first marker.
+
+    Raises:
+        RunError: the page cannot be read or has no such markers.
+    """
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    start = re.escape(begin.removesuffix(" -->"))
+    place = re.compile(f"{start}(?: from .*?)? -->.*?{re.escape(end)}", re.DOTALL)
+    try:
+        page = path.read_text()
+    except OSError as error:
+        raise RunError(
+            f"page = {str(path)!r} cannot be read: {error.strerror}. Give a Markdown page that has "
+            f"the lines {begin} and {end}"
+        ) from error
+    if len(place.findall(page)) != 1:
+        raise RunError(f"{path} has no place for this table: add the lines {begin} and {end}")
+    first = f"<!-- begin {name} from {source} -->" if source else begin
+    return place.sub(lambda _: f"{first}\n\n{text.strip()}\n\n{end}", page)

@@ -1,23 +1,19 @@
 """SCooL-MMSBM: a client may belong to several blocks, one for each of its pairs."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from scool.contracts import Evidence, SelfMode
-from scool.errors import check_fields, require
+from scool.errors import require
 from scool.graph.edges import Edges
 from scool.priors.base import (
-    GraphPrior,
     Measured,
-    Null,
-    check_null,
-    read_edges,
-    resolve_null,
     sweep_key,
 )
+from scool.priors.blocks import BlockOptions, first_omega
 from scool.priors.mmsbm_updates import (
     mmsbm_bound,
     update_B,
@@ -28,7 +24,6 @@ from scool.priors.mmsbm_updates import (
 )
 from scool.priors.safe_math import expected_log_pi, update_alpha
 from scool.priors.sbm_updates import beta_terms
-from scool.priors.seeding import first_omega
 from scool.randomness import generator
 from scool.types import Info, Params
 
@@ -47,7 +42,7 @@ class MMSBMState(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class MMSBM(GraphPrior[MMSBMState]):
+class MMSBM(BlockOptions[MMSBMState]):
     r"""Mixed-membership block model prior (the paper's appendix), cases 1.2 x 2.3.
 
     $\pi_i \sim \mathrm{Dir}(\alpha)$; for every pair $s_{ij} \sim \mathrm{Cat}(\pi_i)$,
@@ -57,47 +52,17 @@ class MMSBM(GraphPrior[MMSBMState]):
     null model, alpha below 1 keeps memberships few.
     """
 
-    num_blocks: int = 5
-    """M. Give at least the number of groups you expect."""
     self_mode: SelfMode = "always"
     """`always` or `exclude`: own data counts fully; there is no block for i = i to gate it."""
-    temperature: float = 1.0
-    """T; above 1 softens the graph, below 1 hardens it."""
-    temperature_mode: Literal["entropy", "likelihood"] = "entropy"
-    """`entropy` divides prior and likelihood by T, `likelihood` the likelihood alone."""
-    null_loglik: Null = "uniform"
-    """Log-likelihood that explains D_j without an edge."""
     learn_B: bool = True
     """Estimate B in the M-step."""
-    learn_alpha: bool = False
-    """Estimate alpha in the M-step."""
     alpha: float = 0.1
     """Dirichlet parameter, (the start of) every component."""
-    b_in: float = 0.8
-    """(The start of) the probability of an edge inside a block."""
-    b_out: float = 0.2
-    """(The start of) the probability of an edge between blocks."""
-    pseudo_count: float = 0.5
-    """Added to the edges and non-edges B is estimated from, a Beta prior."""
-    sweeps: int = 10
-    """Most sweeps in one E-step."""
-    tolerance: float = 1e-6
-    """Sweeps end when no w changes by more."""
-    warm_start: bool = True
-    """Go on from the memberships of the round before."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         remedy = "MMSBM has no block for i = i; take 'always' or 'exclude', or the SBM prior"
         require(self.self_mode != "gated", "self_mode", self.self_mode, remedy)
-        require(self.num_blocks >= 1, "num_blocks", self.num_blocks, "give at least one block")
-        require(self.temperature > 0, "temperature", self.temperature, "give a positive number")
-        require(self.alpha > 0, "alpha", self.alpha, "give a positive number")
-        require(0 < self.b_in < 1, "b_in", self.b_in, "give a probability inside (0, 1)")
-        require(0 < self.b_out < 1, "b_out", self.b_out, "give a probability inside (0, 1)")
-        require(self.pseudo_count >= 0, "pseudo_count", self.pseudo_count, "give 0 or more")
-        require(self.sweeps >= 1, "sweeps", self.sweeps, "give at least one sweep")
-        check_null(self.null_loglik)
 
     def init(self, num_clients: int, theta0: Params, seed: int) -> MMSBMState:
         """No edges, no pairs, B with b_in on and b_out off the diagonal."""
@@ -105,9 +70,8 @@ class MMSBM(GraphPrior[MMSBMState]):
         M, nobody = self.num_blocks, Edges.none(num_clients, 0.0)
         phi = nobody.on(torch.zeros(0, M, dtype=torch.float64))
         alpha = torch.full((M,), self.alpha, dtype=torch.float64)
-        B = torch.full((M, M), self.b_out, dtype=torch.float64).fill_diagonal_(self.b_in)
         gamma = alpha.expand(num_clients, -1).clone()
-        return MMSBMState(nobody, phi, phi, gamma, alpha, B, torch.tensor(False))
+        return MMSBMState(nobody, phi, phi, gamma, alpha, self.first_B(), torch.tensor(False))
 
     def e_step(self, state: MMSBMState, evidence: Evidence) -> MMSBMState:
         """[E] Sweeps of w, phi and gamma, from the last memberships or from farthest seeds; while
@@ -145,15 +109,6 @@ class MMSBM(GraphPrior[MMSBMState]):
     def describe(self, state: MMSBMState) -> Info:
         """`blocks`: (K,) the block that each client belongs to most."""
         return {"blocks": state.gamma.argmax(dim=1)}
-
-    def _pairs(self, evidence: Evidence) -> Measured:
-        null = resolve_null(self.null_loglik, evidence, self.learn_B)
-        scale = self.temperature if self.temperature_mode == "likelihood" else 1.0
-        return read_edges(evidence, self.self_mode, null, scale)
-
-    @property
-    def _entropy_temperature(self) -> float:
-        return self.temperature if self.temperature_mode == "entropy" else 1.0
 
     def _bound(self, s: MMSBMState, pairs: Measured) -> Tensor:
         T = self._entropy_temperature

@@ -7,19 +7,15 @@ from typing import Literal, NamedTuple, final
 import torch
 from torch import Tensor
 
-from scool.contracts import Evidence, SelfMode
-from scool.errors import check_fields, require
+from scool.contracts import Evidence
+from scool.errors import require
 from scool.graph.edges import Edges
 from scool.priors.base import (
-    GraphPrior,
     Measured,
-    Null,
-    check_null,
     list_pairs,
-    read_edges,
-    resolve_null,
     sweep_key,
 )
+from scool.priors.blocks import BlockOptions, first_omega
 from scool.priors.safe_math import expected_log_pi, update_alpha
 from scool.priors.sbm_released import released_w
 from scool.priors.sbm_updates import (
@@ -30,7 +26,6 @@ from scool.priors.sbm_updates import (
     update_omega,
     update_w,
 )
-from scool.priors.seeding import first_omega
 from scool.randomness import generator
 from scool.types import Info, Params
 
@@ -51,7 +46,7 @@ class SBMState(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class SBM(GraphPrior[SBMState]):
+class SBM(BlockOptions[SBMState]):
     r"""Stochastic block model prior, cases 1.2 x 2.3 of the paper.
 
     $\pi_i \sim \mathrm{Dir}(\alpha)$, $z_i \sim \mathrm{Cat}(\pi_i)$,
@@ -67,34 +62,6 @@ class SBM(GraphPrior[SBMState]):
     Reference: Li, Zhou, Tian, Tao, ICML 2023.
     """
 
-    num_blocks: int = 5
-    """M. Give at least the number of groups you expect."""
-    self_mode: SelfMode = "gated"
-    """`gated`: own data weighted by w_ii; `always`, `exclude`: own data counts fully, no w_ii."""
-    temperature: float = 1.0
-    """T; above 1 softens the graph, below 1 hardens it."""
-    temperature_mode: Literal["entropy", "likelihood"] = "entropy"
-    """`entropy` divides prior and likelihood by T, `likelihood` the likelihood alone."""
-    null_loglik: Null = "uniform"
-    """Log-likelihood that explains D_j without an edge; `auto`: 0, with a learned B `uniform`."""
-    learn_B: bool = False
-    """Estimate B in the M-step."""
-    learn_alpha: bool = False
-    """Estimate alpha in the M-step; the bound is nearly flat in it."""
-    alpha: float = 1.0
-    """Dirichlet parameter, (the start of) every component."""
-    b_in: float = 0.8
-    """(The start of) the probability of an edge inside a block."""
-    b_out: float = 0.2
-    """(The start of) the probability of an edge between blocks."""
-    pseudo_count: float = 0.5
-    """Added to the edges and non-edges B is estimated from, a Beta prior."""
-    sweeps: int = 10
-    """Most sweeps over the clients in one E-step."""
-    tolerance: float = 1e-6
-    """Sweeps end when no w changes by more."""
-    warm_start: bool = True
-    """Go on from the memberships of the round before."""
     restarts: int = 1
     """Cold starts tried; the best bound is kept."""
     init_mode: Literal["seeded", "random"] = "seeded"
@@ -103,16 +70,8 @@ class SBM(GraphPrior[SBMState]):
     """`released` repeats the authors' program, whose block prior is numerically switched off."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        require(self.num_blocks >= 1, "num_blocks", self.num_blocks, "give at least one block")
-        require(self.temperature > 0, "temperature", self.temperature, "give a positive number")
-        require(self.alpha > 0, "alpha", self.alpha, "give a positive number")
-        require(0 < self.b_in < 1, "b_in", self.b_in, "give a probability inside (0, 1)")
-        require(0 < self.b_out < 1, "b_out", self.b_out, "give a probability inside (0, 1)")
-        require(self.pseudo_count >= 0, "pseudo_count", self.pseudo_count, "give 0 or more")
-        require(self.sweeps >= 1, "sweeps", self.sweeps, "give at least one sweep")
+        super().__post_init__()
         require(self.restarts >= 1, "restarts", self.restarts, "give at least one start")
-        check_null(self.null_loglik)
         if self.compat == "released":
             remedy = "the released program gates the own data; leave self_mode at 'gated'"
             require(self.self_mode == "gated", "self_mode", self.self_mode, remedy)
@@ -124,10 +83,10 @@ class SBM(GraphPrior[SBMState]):
         K, M = num_clients, self.num_blocks
         alpha = torch.full((M,), self.alpha, dtype=torch.float64)
         omega = torch.full((K, M), 1 / M, dtype=torch.float64)
-        B = torch.full((M, M), self.b_out, dtype=torch.float64).fill_diagonal_(self.b_in)
         w = Edges.none(K, 0.0)
         gamma = update_gamma(alpha, omega)
-        return SBMState(w, omega, gamma, alpha, B, torch.tensor(False), torch.tensor(0))
+        start = (torch.tensor(False), torch.tensor(0))
+        return SBMState(w, omega, gamma, alpha, self.first_B(), *start)
 
     def e_step(self, state: SBMState, evidence: Evidence) -> SBMState:
         """[E] Sweeps of w, Omega and gamma, from the last memberships or from fresh starts."""
@@ -177,15 +136,6 @@ class SBM(GraphPrior[SBMState]):
     def describe(self, state: SBMState) -> Info:
         """`blocks`: (K,) the block that each client belongs to most."""
         return {"blocks": state.omega.argmax(dim=1)}
-
-    def _pairs(self, evidence: Evidence) -> Measured:
-        null = resolve_null(self.null_loglik, evidence, self.learn_B)
-        scale = self.temperature if self.temperature_mode == "likelihood" else 1.0
-        return read_edges(evidence, self.self_mode, null, scale)
-
-    @property
-    def _entropy_temperature(self) -> float:
-        return self.temperature if self.temperature_mode == "entropy" else 1.0
 
     def _bound(self, s: SBMState, pairs: Measured) -> Tensor:
         T, w = self._entropy_temperature, s.w.lookup(pairs.edges)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from scool.data.catalogue import DataConfig
+from scool.data.catalogue import DataConfig, spelled
 from scool.errors import require, unknown
 from scool.reproduction.matching import row_options
 from scool.reproduction.paper import CLIENTS, DATASETS, SETTINGS, Setting
@@ -50,7 +50,7 @@ class Study:
     verify_checksums: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dataset", self.dataset.replace("_", "-"))
+        object.__setattr__(self, "dataset", spelled(self.dataset))
         if self.dataset not in DATASETS:
             unknown("dataset", self.dataset, DATASETS)
         if self.setting not in SETTINGS:

@@ -1,15 +1,11 @@
 """The rows of a reproduction as Markdown, CSV, LaTeX and JSON."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from scool.columns import Column, shown
 from scool.display.figure import as_csv
-from scool.errors import RunError
-from scool.recording.disk import write_bytes
 from scool.reproduction.measured import SAME_RUN
 from scool.reproduction.plan import Study
 
@@ -223,32 +219,3 @@ def as_json(target: str, study: Study, rows: Sequence[Summary], notes: Sequence[
         "notes": list(notes),
     }
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
-
-
-def fill_page(
-    path: Path, target: str, study: Study, rows: Sequence[Summary], folders: Sequence[Path]
-) -> None:
-    """Put the tables of a target between its two markers in a page, which readers do not see. The
-    first says which records the numbers are from.
-
-    Raises:
-        RunError: the page has no such markers.
-    """
-    name = f"{target} {study.name}"
-    place = re.compile(rf"<!-- begin {name}(?: from .*?)? -->.*?<!-- end {name} -->", re.DOTALL)
-    try:
-        text = path.read_text()
-    except OSError as error:
-        raise RunError(
-            f"page = {str(path)!r} cannot be read: {error.strerror}. Give a Markdown page that has "
-            f"the lines <!-- begin {name} --> and <!-- end {name} -->"
-        ) from error
-    if len(place.findall(text)) != 1:
-        raise RunError(
-            f"{path} has no place for this table: add the lines <!-- begin {name} --> and "
-            f"<!-- end {name} -->"
-        )
-    source = " ".join(map(str, folders))
-    begin, end = f"<!-- begin {name} from {source} -->", f"<!-- end {name} -->"
-    filled = f"{begin}\n\n{family_tables(rows)}\n\n{end}"
-    write_bytes(path, place.sub(lambda _: filled, text).encode())

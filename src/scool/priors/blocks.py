@@ -1,16 +1,91 @@
-"""First memberships: symmetry between blocks must be broken before the first sweep."""
+"""What the block models share: their options, and first memberships, since symmetry between blocks
+must be broken before the first sweep."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from scool.contracts import Evidence, SelfMode
+from scool.errors import check_fields, require
 from scool.graph.edges import Edges
+from scool.priors.base import (
+    GraphPrior,
+    Measured,
+    Null,
+    S,
+    check_null,
+    read_edges,
+    resolve_null,
+)
 
 SHARPNESS = 10.0  # similarities lie in [0, 1]; ten nats separate a seed's peers from strangers
 PEERS = 5  # that a client listens to; in a sparse round few of its own group are known
 STEPS = 4  # from peer to peer, to see how far a seed is known
 PASSES = 15  # of the memberships from peer to peer
+
+
+@dataclass(frozen=True)
+class BlockOptions(GraphPrior[S]):
+    """The options of a prior whose clients belong to M blocks, which may differ in defaults."""
+
+    num_blocks: int = 5
+    """M. Give at least the number of groups you expect."""
+    self_mode: SelfMode = "gated"
+    """`gated`: own data weighted by w_ii; `always`, `exclude`: own data counts fully, no w_ii."""
+    temperature: float = 1.0
+    """T; above 1 softens the graph, below 1 hardens it."""
+    temperature_mode: Literal["entropy", "likelihood"] = "entropy"
+    """`entropy` divides prior and likelihood by T, `likelihood` the likelihood alone."""
+    null_loglik: Null = "uniform"
+    """Log-likelihood that explains D_j without an edge; `auto`: 0, with a learned B `uniform`."""
+    learn_B: bool = False
+    """Estimate B in the M-step."""
+    learn_alpha: bool = False
+    """Estimate alpha in the M-step; the bound is nearly flat in it."""
+    alpha: float = 1.0
+    """Dirichlet parameter, (the start of) every component."""
+    b_in: float = 0.8
+    """(The start of) the probability of an edge inside a block."""
+    b_out: float = 0.2
+    """(The start of) the probability of an edge between blocks."""
+    pseudo_count: float = 0.5
+    """Added to the edges and non-edges B is estimated from, a Beta prior."""
+    sweeps: int = 10
+    """Most sweeps in one E-step."""
+    tolerance: float = 1e-6
+    """Sweeps end when no w changes by more."""
+    warm_start: bool = True
+    """Go on from the memberships of the round before."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require(self.num_blocks >= 1, "num_blocks", self.num_blocks, "give at least one block")
+        require(self.temperature > 0, "temperature", self.temperature, "give a positive number")
+        require(self.alpha > 0, "alpha", self.alpha, "give a positive number")
+        require(0 < self.b_in < 1, "b_in", self.b_in, "give a probability inside (0, 1)")
+        require(0 < self.b_out < 1, "b_out", self.b_out, "give a probability inside (0, 1)")
+        require(self.pseudo_count >= 0, "pseudo_count", self.pseudo_count, "give 0 or more")
+        require(self.sweeps >= 1, "sweeps", self.sweeps, "give at least one sweep")
+        check_null(self.null_loglik)
+
+    def first_B(self) -> Tensor:
+        """(M, M) b_in on and b_out off the diagonal."""
+        shape = (self.num_blocks, self.num_blocks)
+        return torch.full(shape, self.b_out, dtype=torch.float64).fill_diagonal_(self.b_in)
+
+    def _pairs(self, evidence: Evidence) -> Measured:
+        null = resolve_null(self.null_loglik, evidence, self.learn_B)
+        scale = self.temperature if self.temperature_mode == "likelihood" else 1.0
+        return read_edges(evidence, self.self_mode, null, scale)
+
+    @property
+    def _entropy_temperature(self) -> float:
+        return self.temperature if self.temperature_mode == "entropy" else 1.0
+
+
+# ---------------------------------------------------------------------- first memberships
 
 
 def random_omega(num_clients: int, num_blocks: int, rng: torch.Generator) -> Tensor:
