@@ -1,16 +1,27 @@
 """What is not exactly right on the wire is refused, in words, before anything is used."""
 
+import importlib.util
 import json
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 import torch
 
+from peer.test_zenoh import free_addresses
 from scool.errors import ConfigError
+from scool.peer import identity
+from scool.peer.audit import Audit
 from scool.peer.memory import MemoryNetwork, MemoryTransport
 from scool.peer.post import Post, Spot
 from scool.peer.wire import Message, WireError, decode, encode, read_model, tensor_bytes
+
+_path = Path(__file__).parents[2] / "benchmarks" / "fuzz_wire.py"
+_spec = importlib.util.spec_from_file_location("fuzz_wire", _path)
+assert _spec and _spec.loader
+fuzz_wire = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(fuzz_wire)
 
 LARGEST = 10_000
 TENSORS = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor([1, 2])}
@@ -155,6 +166,62 @@ def test_a_wrong_record_is_dropped_and_noted(data: bytes, words: str) -> None:
     post = talk([data], ["0/a"])
     assert post.hear(0, "a", [1], until=lambda peer: 0.0) == {}
     assert words in post.problems[0]
+
+
+def test_a_record_of_a_round_that_is_over_is_dropped() -> None:
+    """A replay: right in every respect, and too late. So is one from far ahead."""
+
+    def listen(me: MemoryTransport) -> Post:
+        post = Post(me, "run", 2, LARGEST)
+        post.forget(20)
+        while me.now() < 1.0:
+            me.wait(1.0)
+        post.sort()
+        return post
+
+    def speak(me: MemoryTransport) -> None:
+        for round in (0, 16, 17, 23, 24, 1_000_000):
+            me.offer(f"{round}/a", record(round=round), push=True)
+
+    post = MemoryNetwork(2).run({0: listen, 1: speak})[0]
+    assert [t for t in range(30) if post.heard(t, "a")] == [17, 23]
+    assert not post.heard(1_000_000, "a")
+
+
+def test_both_records_of_a_contradiction_are_kept_as_proof(tmp_path: Path) -> None:
+    """Anybody with the certificate of the one who signed both can check them."""
+    keys = identity.new_key()
+    identity.write_key(tmp_path / "key", keys)
+    authority = identity.new_authority("test")
+    wanted = identity.read_request(identity.pem(identity.request("bob", "localhost:1", keys)))
+    leaf = identity.sign_leaf(wanted, *authority)
+    bob = identity.Keys((tmp_path / "key").read_bytes(), [leaf, leaf], 1)
+    said = [encode(Message("run", 1, 0, "a", {"x": x}, {}), bob) for x in (1, 2)]
+
+    def speak(me: MemoryTransport) -> None:
+        for data in said:
+            me.offer("0/a", data, push=True)
+
+    def listen(me: MemoryTransport) -> None:
+        post = Post(me, "run", 2, LARGEST, bob)
+        post.refused = Audit(tmp_path, ("ann", "bob")).refused
+        while me.now() < 1.0:
+            me.wait(1.0)
+        post.sort()
+
+    MemoryNetwork(2).run({0: listen, 1: speak})
+    [line] = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    proofs = [bytes.fromhex(found) for found in line["evidence"]]
+    assert len(proofs) == 2 and "contradicts itself" in line["why"]
+    for proof in proofs:
+        end = proof.rindex(b"}") + 1 if proof.count(b"}") == 2 else proof.index(b'"}') + 2
+        assert bob.is_from(1, proof[:end], proof[end:])
+
+
+def test_rubbish_over_the_real_network_is_not_accepted() -> None:
+    pytest.importorskip("zenoh", reason="pip install scool[peer]")
+    found = fuzz_wire.fuzz(2000, 1, free_addresses(2))
+    assert found["accepted"] == 0 and found["a right one gets through afterwards"]
 
 
 def test_a_flood_of_records_does_not_grow() -> None:

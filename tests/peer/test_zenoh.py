@@ -1,8 +1,10 @@
 """The real network on loopback: who may say what, and what happens when a peer goes."""
 
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +31,14 @@ def free_addresses(count: int) -> list[str]:
     return addresses
 
 
-def issue(folder: Path, name: str, address: str, authority: tuple[Any, bytes]) -> Files:
+def issue(
+    folder: Path, name: str, address: str, authority: tuple[Any, bytes], days: float = 30
+) -> Files:
     folder.mkdir()
     files, key = Files.of(folder), identity.new_key()
     identity.write_key(files.key, key)
     wanted = identity.read_request(identity.pem(identity.request(name, address, key)))
-    files.leaf.write_bytes(identity.sign_leaf(wanted, *authority))
+    files.leaf.write_bytes(identity.sign_leaf(wanted, *authority, days=days))
     files.authority.write_bytes(authority[1])
     return files
 
@@ -87,14 +91,18 @@ def test_nobody_speaks_under_the_keys_of_another(world: Any) -> None:
     (ann, bob, cat), *_ = world
     before = ann.members()
     cat._session.put("scool/r/1/on/1/forged", b"x")
-    fake = cat._session.declare_queryable("scool/r/1/on/**", lambda q: q.reply(q.key_expr, b"x"))
+    asked = ("scool/r/1/for/**", "scool/r/1/for/0/of-bob", "scool/**")
+    fakes = [
+        cat._session.declare_queryable(key, lambda q: q.reply(q.key_expr, b"x")) for key in asked
+    ]
     token = cat._session.liveliness().declare_token("scool/r/7/here/forged")
     cat.offer("1/after", b"row", push=True)
     assert got(ann, "1/after") and got(bob, "1/after")
     assert not any(arrival.key == "1/forged" for arrival in ann.arrivals() + bob.arrivals())
     assert next(ann.fetch([(1, "1/of-bob")], ann.now() + 1)).data is None
     assert ann.members() == before
-    fake.undeclare()
+    for fake in fakes:
+        fake.undeclare()
     token.undeclare()
 
 
@@ -133,6 +141,48 @@ def test_a_certificate_of_another_authority_does_not_get_in(world: Any) -> None:
     assert stranger.members() == {2}
     assert not any(arrival.key == "1/strange" for arrival in ann.arrivals() + bob.arrivals())
     stranger.close()
+
+
+def test_without_a_certificate_nobody_gets_in(world: Any) -> None:
+    """Neither over TLS without one, nor in plain words; and the members do not mind."""
+    (ann, bob, _), addresses, *_ = world
+    host, port = addresses[0].split(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection((host, int(port)), 5) as plain:
+        with pytest.raises((ssl.SSLError, ConnectionError)), context.wrap_socket(plain) as link:
+            if not link.recv(1):
+                raise ConnectionError("closed")
+    with socket.create_connection((host, int(port)), 5) as plain:
+        plain.sendall(b"GET / HTTP/1.0\r\n\r\n" * 99)
+        with suppress(ConnectionError):
+            assert not plain.recv(99)[:4].startswith(b"HTTP")
+    ann.offer("1/unharmed", b"row", push=True)
+    assert got(bob, "1/unharmed")
+
+
+def test_nobody_dials_who_has_not_the_address_in_its_certificate(tmp_path: Path) -> None:
+    authority, addresses = identity.new_authority("test"), free_addresses(2)
+    files = [
+        issue(tmp_path / "ann", "ann", "elsewhere.example.org:1", authority),
+        issue(tmp_path / "bob", "bob", addresses[1], authority),
+    ]
+    ends = [ZenohTransport("r", i, NAMES[:2], addresses, files[i], LARGEST) for i in range(2)]
+    time.sleep(1.2)  # two tries
+    assert [end.members() for end in ends] == [{0}, {1}]
+    for end in ends:
+        end.close()
+
+
+def test_a_link_ends_when_a_certificate_expires(tmp_path: Path) -> None:
+    authority, addresses = identity.new_authority("test"), free_addresses(2)
+    files = [issue(tmp_path / "ann", "ann", addresses[0], authority)]
+    files.append(issue(tmp_path / "bob", "bob", addresses[1], authority, days=4 / 86400))
+    ends = [ZenohTransport("r", i, NAMES[:2], addresses, files[i], LARGEST) for i in range(2)]
+    assert wait_for(lambda: all(len(end.members()) == 2 for end in ends), seconds=3.8)
+    assert wait_for(lambda: ends[0].members() == {0}, seconds=5)
+    for end in ends:
+        end.close()
 
 
 def test_a_port_that_is_taken_is_said(world: Any) -> None:

@@ -107,7 +107,7 @@ def read_request(data: bytes, where: object = "the request") -> Wanted:
     return Wanted(check_name(name), address, found)
 
 
-def new_authority(run: str, days: int = DAYS) -> tuple[ec.EllipticCurvePrivateKey, bytes]:
+def new_authority(run: str, days: float = DAYS) -> tuple[ec.EllipticCurvePrivateKey, bytes]:
     """The key and certificate (PEM) of one run's authority."""
     key = new_key()
     name = _named(f"scool {run}")
@@ -121,7 +121,7 @@ def sign_leaf(
     wanted: Wanted,
     authority_key: ec.EllipticCurvePrivateKey,
     authority: bytes,
-    days: int = DAYS,
+    days: float = DAYS,
 ) -> bytes:
     """The certificate (PEM) of a member at its address."""
     issuer = x509.load_pem_x509_certificate(authority).subject
@@ -275,7 +275,7 @@ def _host_name(host: str) -> x509.GeneralName:
 
 
 def _certificate(
-    subject: x509.Name, issuer: x509.Name, key: object, days: int
+    subject: x509.Name, issuer: x509.Name, key: object, days: float
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     assert isinstance(key, ec.EllipticCurvePublicKey)
