@@ -5,12 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+import scool
 from commands import code_of
+from scool.contest.field import masked_accuracy, may_answer_all, poisoned
 from scool.contest.numbers import overall_of, rows_of
-from scool.contest.one_run import federation_of
+from scool.contest.one_run import federation_of, line_of
 from scool.contest.plan import STUDIES, read_study
 from scool.contest.running import Lines, candidates, finals
+from scool.contest.tables import setting_table
 
 WORDS = "reproduce natural --datasets heart-disease --methods local,fedavg --rounds 1 --quiet"
 SMALL = [*WORDS.split(), "--candidates", "2", "--seeds", "2", "--device", "cpu"]
@@ -149,3 +153,38 @@ def test_a_log_of_something_else_is_refused(
     assert "runs.jsonl is damaged" in capsys.readouterr().err
     assert code_of(monkeypatch, "reproduce", "natural", "--datasets", "wisdom") == 2
     assert "wisdm" in capsys.readouterr().err
+
+
+def test_poisoned_clients_train_on_random_labels_and_are_not_judged() -> None:
+    federation = scool.digits(num_clients=10, groups=2, samples_per_client=40, seed=0)
+    found = poisoned(federation, 0.3, seed=1)
+    is_same = (found.train.y == federation.train.y).all(dim=1)
+    assert int(is_same.sum()) == 7
+    assert found.test.mask.any(dim=1).tolist() == is_same.tolist()
+    assert bool(may_answer_all(found).classes.all())
+
+
+def test_a_setting_of_the_field_tells_best_round_masked_and_published() -> None:
+    (setting,) = read_study("field", "pfedgraph-cifar10-dirichlet").settings
+    data = {"dataset": "digits", "partition": "pathological", "clients": 4, "classes_per_client": 3}
+    setting = replace(setting, data=data, model={}, rounds=3, options={"steps": 2}, device="cpu")
+    study = replace(read_study("field", methods="local,ditto"), settings=(setting,))
+    study = study.changed(seeds=1, candidates=1)
+    (setting,), known = study.settings, {}
+    for entry in study.entries:
+        (task,) = candidates(setting, entry)
+        for one in (task, *finals(setting, entry, task.options)):
+            known[one.key] = line_of(one, None)
+    rows = {row["method"]: row for row in rows_of(study, Lines(known))}
+    row = rows["ditto"]
+    assert row["best"] >= row["mean"] and row["masked"] >= row["mean"]
+    assert row["published"] == 83.78 and rows["local"]["published"] is None
+    text = setting_table(setting, list(rows.values()))
+    assert f"| 83.78 | {row['mean'] - 83.78:+.2f} |" in text and "beyond noise" not in text
+
+
+def test_a_model_is_right_among_the_classes_that_it_is_tested_on() -> None:
+    outputs = torch.tensor([[0.0, 9.0, 1.0], [5.0, 9.0, 1.0]])
+    assert float(masked_accuracy(outputs, torch.tensor([2, 2]))) == 100
+    assert float(masked_accuracy(outputs, torch.tensor([2, 0]))) == 100
+    assert float(masked_accuracy(outputs, torch.tensor([2, 1]))) == 50

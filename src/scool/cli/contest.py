@@ -33,7 +33,10 @@ from scool.recording.disk import LOCK, holding, write_bytes
 from scool.recording.folder import make_folder
 from scool.run.loop import Interrupted
 
-ABOUT = {"natural": "federations of real owners: all methods, tuned alike on validation data"}
+ABOUT = {
+    "natural": "federations of real owners: all methods, tuned alike on validation data",
+    "field": "the settings that other papers compare on, likewise; published numbers beside",
+}
 
 
 @dataclass(frozen=True)

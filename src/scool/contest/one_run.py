@@ -1,12 +1,14 @@
 """One run of a contest as one line of its log. This happens in a worker process."""
 
 import warnings
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from scool.contest.field import MASKED, may_answer_all, poisoned
 from scool.contest.plan import Setting, Stage, Task
 from scool.data.catalogue import load
 from scool.data.federation import Federation
@@ -32,9 +34,12 @@ def line_of(task: Task, data_dir: str | None) -> dict[str, Any]:
         "seed": seed,
     }
     try:
+        job = search.job(entry.name, options, seed)
+        if stage == "test" and setting.eval_every:
+            job = replace(job, settings=replace(job.settings, eval_every=setting.eval_every))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # who was left out is said in the line
-            result = search.job(entry.name, options, seed).run(federation)
+            result = job.run(federation)
     except QuarantineError as error:
         return line | {"score": None, "problem": str(error)}
     except Exception as error:  # the others go on, and this one is run again
@@ -43,6 +48,7 @@ def line_of(task: Task, data_dir: str | None) -> dict[str, Any]:
     line |= {"score": finite(scores.nanmean()), "problem": _problem(result)}
     if stage == "test":
         line["scores"] = [None if number is None else round(number, 6) for number in _plain(scores)]
+        line |= _over_rounds(setting, result)
         line["split_ratio"] = round(int(federation.test.mask.sum()) / sizes, 4)
     return line | {
         "rounds": result.rounds,
@@ -50,6 +56,18 @@ def line_of(task: Task, data_dir: str | None) -> dict[str, Any]:
         "epochs": result.epochs,
         "seconds": round(result.seconds, 2),
     }
+
+
+def _over_rounds(setting: Setting, result: Result) -> dict[str, Any]:
+    """The mean of the best evaluated round, and the masked accuracy of the last."""
+    found: dict[str, Any] = {}
+    name = f"{setting.metric}_mean"
+    means = [row[name] for row in result.history if row.get(name) is not None]
+    if setting.eval_every and means:
+        found["best"] = max(means, key=lambda mean: setting.sign * mean)
+    if setting.answers == "all":
+        found["masked"] = result.history[-1].get(f"{MASKED}_mean")
+    return found
 
 
 def scores_of(result: Result, metric: str) -> Tensor:
@@ -80,7 +98,11 @@ def _federation(setting: "_Named", data_dir: str | None, stage: Stage, seed: int
         federation = some_clients(federation, it.clients)
     if stage == "tune":
         federation = validation_as_test(federation)
-    return at_most(federation, it.samples, seed) if it.samples else federation
+    if it.samples:
+        federation = at_most(federation, it.samples, seed)
+    if it.answers == "all":
+        federation = may_answer_all(federation)
+    return poisoned(federation, it.poisoned, seed) if it.poisoned else federation
 
 
 class _Named:
@@ -88,7 +110,8 @@ class _Named:
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
-        self.said = repr((setting.data, setting.clients, setting.samples, setting.validation))
+        said = (setting.data, setting.clients, setting.samples, setting.validation)
+        self.said = repr((*said, setting.answers, setting.poisoned))
 
     def __hash__(self) -> int:
         return hash(self.said)

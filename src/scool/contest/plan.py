@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Any, Literal, NamedTuple
 
+from scool.contest.field import MASKED
 from scool.data.catalogue import DataConfig
 from scool.errors import require, unknown
 from scool.evaluation.metrics import METRICS, SCORE
@@ -17,7 +18,7 @@ from scool.run.options import with_options
 from scool.sweep.runner import Job
 from scool.sweep.search import Options, Search
 
-STUDIES = ("natural",)
+STUDIES = ("natural", "field")
 Stage = Literal["tune", "test"]
 ALONE = "local"
 """The entry that the others are compared with."""
@@ -73,6 +74,19 @@ class Setting:
     digits: int = 2
     same_clients: bool = False
     """Whether client k is the same one with every seed."""
+    answers: Literal["own", "all"] = "own"
+    """Which classes a model may answer: those of its client, or all; then the accuracy among those
+    of the client is told beside."""
+    poisoned: float = 0.0
+    """Share of the clients whose labels are drawn at random; they are not judged."""
+    eval_every: int = 0
+    """Rounds between evaluations on test data, of which the best is told; 0: at the end only."""
+    published: Mapping[str, float] = field(default_factory=dict)
+    """What others state, by the name of an entry."""
+    source: str = ""
+    """Who states it."""
+    differs: str = ""
+    """What is not as there."""
     about: str = ""
 
     def __post_init__(self) -> None:
@@ -102,10 +116,15 @@ class Setting:
             device=self.device,
             eval_every=self.rounds,
             checkpoint_every=0,
-            metrics=() if self.metric == SCORE[task] else (self.metric,),
+            metrics=self.metrics(SCORE[task]),
         )
         model = ModelConfig(**self.model) if self.model else start.settings.model
         return Job(entry.name, algorithm, model, settings)
+
+    def metrics(self, score: str) -> tuple[str, ...]:
+        """What is measured besides the score of the task."""
+        own = () if self.metric == score else (self.metric,)
+        return (*own, MASKED) if self.answers == "all" else own
 
     def search(self, entry: Entry, data_dir: str | None = None) -> Search:
         """The candidates of a method: as many as every other has."""
@@ -134,6 +153,8 @@ class Task(NamedTuple):
         setting, entry = self.setting, self.entry
         said = [setting.data, setting.metric, setting.rounds, setting.options, setting.model]
         said += [setting.clients, setting.samples, entry.method, entry.options]
+        if setting.answers == "all" or setting.poisoned:
+            said += [setting.answers, setting.poisoned]
         said += [self.stage, setting.validation if self.stage == "tune" else 0]
         said += [self.options, self.seed]
         return sha256(json.dumps(said, sort_keys=True).encode())[:16]

@@ -10,7 +10,8 @@ from typing import Any
 
 from scool.contest.one_run import federation_of, line_of
 from scool.contest.plan import Entry, Setting, Study, Task
-from scool.errors import RunError
+from scool.data.federation import Federation
+from scool.errors import ConfigError, RunError
 from scool.recording.lines import Log, first_link, read_lines
 from scool.recording.seals import NUMBER, OBJECT, TEXT, WHOLE, Kind, check_kinds, or_null
 from scool.sweep.runner import why_not
@@ -109,13 +110,23 @@ def possible(study: Study) -> tuple[list[tuple[Setting, Entry]], list[str]]:
     for setting in study.settings:
         federation = federation_of(setting, study.data_dir, "test", 0)
         for entry in study.entries:
-            job = setting.job(entry, study.data_dir)
-            why = why_not(job.algorithm, job.model, federation, 0)
+            why = _why_not(setting, entry, study.data_dir, federation)
             if why is None:
                 pairs.append((setting, entry))
             else:
                 notes.append(f"{entry.name} is left out on {setting.name}: {why}")
     return pairs, notes
+
+
+def _why_not(
+    setting: Setting, entry: Entry, data_dir: str | None, federation: Federation
+) -> str | None:
+    """Why a method takes no part: the options of the setting, or its federation."""
+    try:
+        job = setting.search(entry, data_dir).starts[entry.name]
+    except ConfigError as error:
+        return str(error)
+    return why_not(job.algorithm, job.model, federation, 0)
 
 
 def run_contest(

@@ -39,45 +39,52 @@ def setting_words(setting: Setting, rows: Sequence[Row]) -> str:
         f"{WORDS.get(setting.metric, setting.metric)}; {setting.candidates} candidates a method"
         f"{several}."
     )
-    return f"{said} {setting.about}".strip()
+    told = (
+        f"Published: {setting.source}. What differs here: {setting.differs}"
+        if setting.source
+        else ""
+    )
+    return " ".join(part for part in (said, setting.about, told) if part)
 
 
 def setting_table(setting: Setting, rows: Sequence[Row]) -> str:
-    """One line a method, the best first, controls last."""
-    head = [
-        "method", "mean", "± seeds", "± owners", "worst tenth", "gain",
-        "worse off", "beyond noise", "better beyond noise", "rank", "sent", "epochs", "seconds",
-        "chosen",
-    ]  # fmt: skip
+    """One line a method, the best first, controls last; columns that somebody has a number in."""
     order = sorted(rows, key=lambda row: (bool(row["control"]), row["rank"] or 0))
-    return _table(head, [_cells(row, setting.digits) for row in order])
+    lines = [_cells(row, setting.digits) for row in order]
+    head = [name for name in lines[0] if any(line[name] != NOTHING for line in lines)]
+    return _table(head, [[line[name] for name in head] for line in lines])
 
 
-def _cells(row: Row, digits: int) -> list[str]:
+def _cells(row: Row, digits: int) -> dict[str, str]:
     mean = _number(row["mean"], digits)
     mean += f" ({row['problem']})" if row["problem"] else ""
-    return [
-        row["title"],
-        mean,
-        _number(row["std_seeds"], digits),
-        _number(row["std_clients"], digits),
-        _number(row["worst_tenth"], digits),
-        _signed(row["gain"], digits),
-        _share(row["worse"]),
-        _share(row["clearly_worse"]),
-        _share(row["clearly_better"]),
-        NOTHING if row["rank"] is None else f"{row['rank']:g}",
-        NOTHING if row["bytes"] is None else human_bytes(row["bytes"]),
-        _number(row["epochs"], 0),
-        _number(row["seconds"], 1),
-        words(row["options"] or {}) or NOTHING,
-    ]
+    told = row["published"] is not None and row["mean"] is not None
+    return {
+        "method": row["title"],
+        "mean": mean,
+        "published": _number(row["published"], digits),
+        "− published": _signed(row["mean"] - row["published"] if told else None, digits),
+        "best round": _number(row["best"], digits),
+        "masked": _number(row["masked"], digits),
+        "± seeds": _number(row["std_seeds"], digits),
+        "± owners": _number(row["std_clients"], digits),
+        "worst tenth": _number(row["worst_tenth"], digits),
+        "gain": _signed(row["gain"], digits),
+        "worse off": _share(row["worse"]),
+        "beyond noise": _share(row["clearly_worse"]),
+        "better beyond noise": _share(row["clearly_better"]),
+        "rank": NOTHING if row["rank"] is None else f"{row['rank']:g}",
+        "sent": NOTHING if row["bytes"] is None else human_bytes(row["bytes"]),
+        "epochs": _number(row["epochs"], 0),
+        "seconds": _number(row["seconds"], 1),
+        "chosen": words(row["options"] or {}) or NOTHING,
+    }
 
 
 def overall_table(overall: Sequence[Row]) -> str:
     """One line a method over all settings, by mean rank."""
     head = [
-        "method", "mean rank", "federations", "first", "below alone", "worse off", "beyond noise",
+        "method", "mean rank", "settings", "first", "below alone", "worse off", "beyond noise",
         "at most", "epochs",
     ]  # fmt: skip
     lines = [
@@ -109,7 +116,9 @@ EXPLANATION = (
     "most` is the largest share beyond noise of the federations; `below alone` counts those where "
     "the whole interval of the mean gain over the seeds is below 0. Ranks are those of the means; "
     "controls have none. Sent, epochs and seconds are those of one run; epochs count every pass "
-    "that gradients are taken of."
+    "that gradients are taken of. Where models may answer all classes, `masked` is the accuracy "
+    "among the classes that a client is tested on; `best round` is the best evaluated one, which "
+    "some state in place of the last."
 )
 
 

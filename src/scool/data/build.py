@@ -52,13 +52,19 @@ def from_partition(
     else:
         test_rows = [own[y_test].nonzero().flatten() for own in parts.classes]
     train_rows, val_rows = hold_out(rows, val_fraction, seed)
+    classes = parts.classes
+    if test_fraction:  # nobody may have kept a training sample of a class
+        held = torch.zeros(classes.shape[1], dtype=torch.bool)
+        held[y_train[torch.cat(train_rows)]] = True
+        classes = classes & held
+        val_rows, test_rows = ([r[held[y_train[r]]] for r in p] for p in (val_rows, test_rows))
     return Federation(
         name=name,
         train=share_pool(x_train, y_train, train_rows),
         val=share_pool(x_train, y_train, val_rows, train_rows),
         test=share_pool(x_test, y_test, test_rows),
-        classes=parts.classes,
-        truth=None if truth_kind is None else true_graph(parts.classes, truth_kind),
+        classes=classes,
+        truth=None if truth_kind is None else true_graph(classes, truth_kind),
         groups=parts.groups,
         transform=transform,
         class_names=class_names,
