@@ -58,12 +58,14 @@ def setting_table(setting: Setting, rows: Sequence[Row]) -> str:
 def _cells(row: Row, digits: int) -> dict[str, str]:
     mean = _number(row["mean"], digits)
     mean += f" ({row['problem']})" if row["problem"] else ""
-    told = row["published"] is not None and row["mean"] is not None
+    known = None not in (row["published"], row["mean"])
     return {
         "method": row["title"],
         "mean": mean,
         "published": _number(row["published"], digits),
-        "− published": _signed(row["mean"] - row["published"] if told else None, digits),
+        "− published": _signed(
+            (row["mean"] or 0) - (row["published"] or 0) if known else None, digits
+        ),
         "best round": _number(row["best"], digits),
         "masked": _number(row["masked"], digits),
         "± seeds": _number(row["std_seeds"], digits),
