@@ -105,6 +105,11 @@ def gossip(r: Round) -> Cost:
     return of(r.E, r.d)
 
 
+def gossip_and_meetings(r: Round) -> Cost:
+    """The same, and of each meeting a model and a gradient."""
+    return add(gossip(r), of(2 * K * r.algorithm.meetings, r.d))
+
+
 def gossip_body(r: Round) -> Cost:
     """E bodies."""
     return of(r.E, r.body)
@@ -209,6 +214,7 @@ TRAFFIC: dict[str, Callable[[Round], Cost]] = {
     "spdb": gossip_body,
     "dfedpgp": gossip_body,
     "l2c": gossip,
+    "cobo": gossip_and_meetings,
     "meta-l2c": meta,
     "dpsgd": gossip,
     "truth": gossip,
@@ -232,6 +238,7 @@ EPOCHS: dict[str, Callable[[Any], float]] = {
     "per-fedavg": lambda a: 2 * a.sgd.epochs + 1 / a.participation,
     "ditto": lambda a: 2 * a.sgd.epochs,  # the common and the personal model
     "dfedpgp": lambda a: a.sgd.epochs + a.head_epochs,
+    "cobo": lambda a: a.sgd.epochs + a.meetings,  # a gradient of all samples for each
     "fedrep": lambda a: a.sgd.epochs + a.head_epochs,
     # four kinds, one with a head of its own, of judges and on all samples
     "scool": lambda a: 5 * a.sgd.epochs * (1 + sum(SIZES) / sum(n - max(1, n // 5) for n in SIZES)),
@@ -248,6 +255,7 @@ OPTIONS: dict[str, Any] = {
     "fraction": 0.34,  # two peers of six
     "select_rounds": 2,
     "start_epochs": 1,
+    "meetings": 2,
     "kappa": 1,
 }
 

@@ -40,6 +40,7 @@ NEUTRAL: dict[str, Any] = {
     "sweeps": 400,  # the order of a sweep is random; where it ends is not
     "tolerance": 1e-14,
     "epsilon": 0.0,
+    "meetings": 10,  # everyone meets everyone
     "graph_steps": 5,  # more, and round-off decides which of two equal values is smaller
 }
 

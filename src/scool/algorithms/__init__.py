@@ -4,6 +4,7 @@ from typing import Any, TypeAlias
 
 from scool.algorithms.apfl import APFL
 from scool.algorithms.cga import CGA
+from scool.algorithms.cobo import CoBo
 from scool.algorithms.dada import Dada
 from scool.algorithms.dfedpgp import DFedPGP
 from scool.algorithms.ditto import Ditto
@@ -41,6 +42,7 @@ __all__ = [
     "L2C",
     "PENS",
     "SPDB",
+    "CoBo",
     "DFedPGP",
     "Dada",
     "Ditto",
@@ -90,6 +92,7 @@ METHODS: dict[str, tuple[str, AnyAlgorithm]] = {
     "spdb": ("gossip of the body, a personal head", SPDB()),
     "dfedpgp": ("bodies pushed to random peers, a personal head", DFedPGP()),
     "dada": ("models and an undirected graph, in turn", Dada()),
+    "cobo": ("partners whose gradients agree half-way", CoBo()),
     "l2c": ("mixing weights learned on validation data", L2C()),
     "meta-l2c": ("the same by a common encoder", MetaL2C()),
     "pfedgraph": ("a graph by the similarity of models", PFedGraph()),
