@@ -318,8 +318,9 @@ class Engine(Protocol):
         and that loss. A client without samples: zero and NaN."""
         ...
 
-    def squared_distances(self, tree: Tree) -> Tensor:
-        """(K, K) ||x_i - x_j||^2, of models that have met already: not counted."""
+    def squared_distances(self, tree: Tree, other: Tree | None = None) -> Tensor:
+        """(K, K) ||x_i - y_j||^2, with y another tree or x itself, of models that have met already:
+        not counted."""
         ...
 
     def inner(self, a: Tree, b: Tree) -> Tensor:

@@ -20,7 +20,7 @@ from peer.test_node import ADDRESSES, NAMES, live, simulated
 from scool.peer.pilot import Trial, make_pilot
 from toys import classification
 
-ROUNDS = 12
+ROUNDS = 16
 OPTIONS = {"epochs": 2, "batch_size": 4, "sparsify_round": 2, "fraction": 0.4}
 DELAY = (0.05, 0.1)
 
@@ -64,11 +64,11 @@ def test_without_faults_it_is_the_simulation_up_to_rounding(pilot: Path) -> None
 def test_who_was_killed_takes_part_again(pilot: Path, is_fresh: bool) -> None:
     """From its checkpoint, or with an empty folder: it takes the graph from the others."""
     network = MemoryNetwork(4, delay=DELAY)
-    network.kill(1, at=1.8)
+    network.kill(1, at=1.4)
     run = pilot / "bob" / "run"
     if is_fresh:
-        network.at(2.5, lambda: shutil.rmtree(run))
-    network.start(1, live(pilot, 1), at=3.0)
+        network.at(1.8, lambda: shutil.rmtree(run))
+    network.start(1, live(pilot, 1), at=2.2)
     network.run({place: live(pilot, place) for place in range(4)})
     away = missed(pilot, "bob")
     assert 2 <= len(away) < ROUNDS - 3 and (away[0] == 0) == is_fresh
@@ -85,7 +85,7 @@ def test_a_place_that_nobody_takes_and_an_owner_who_comes_late(tmp_path: Path) -
     make_pilot(tmp_path / "pilot", ADDRESSES, trial, OPTIONS, classification())
     network = MemoryNetwork(4, delay=DELAY)
     programs = {place: live(tmp_path / "pilot", place) for place in range(4)}
-    network.start(3, programs.pop(3), at=5.0)
+    network.start(3, programs.pop(3), at=4.0)
     network.run(programs)
     rows = rows_of(tmp_path / "pilot", "ann")
     assert rows[0]["absent"] == [3, 4, 5] and rows[-1]["absent"] == [4, 5]

@@ -100,6 +100,14 @@ def test_a_pilot_gives_what_the_simulator_gives(pilot: Path) -> None:
         run_owner(open_owner(pilot / "bob"))
 
 
+def test_an_owner_sets_the_same_samples_aside_as_the_simulator(tmp_path: Path) -> None:
+    options = {"epochs": 1, "batch_size": 4, "fraction": 0.5}
+    trial = Trial(method="fedfomo", rounds=ROUNDS)
+    make_pilot(tmp_path / "pilot", ADDRESSES, trial, options, classification())
+    take_part(tmp_path / "pilot")
+    check_equal(tmp_path / "pilot", simulated(tmp_path / "pilot"))
+
+
 def test_a_peer_that_is_killed_goes_on_from_its_folder(pilot: Path) -> None:
     network = MemoryNetwork(len(NAMES), delay=(0.1, 0.2))
     network.kill(1, at=2.5)

@@ -38,7 +38,7 @@ class FedFomo(Method[FedFomoState]):
     """
 
     learns_graph = True
-    verbs = frozenset({"train", "peer_loss", "mix", "inner", "squared_distances"})
+    verbs = frozenset({"train", "peer_loss", "mix", "squared_distances"})
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     fraction: float = 0.1
@@ -75,7 +75,7 @@ class FedFomo(Method[FedFomoState]):
         fetched = (self._candidates(engine, state.affinity, round) | own) & chosen[:, None]
         theirs = engine.peer_loss(sent, fetched, WHOLE, round, split="val")
         mine = engine.peer_loss(state.theta, own, WHOLE, round, split="val").diagonal()[:, None]
-        distance = _distances(engine, state.theta, sent)
+        distance = engine.squared_distances(state.theta, sent).sqrt()
         helps = (mine - theirs) / distance
         omega = torch.where(helps.isfinite(), helps, 0.0)  # not fetched, or the same model
         gain = omega.clamp(min=0)
@@ -100,13 +100,3 @@ class FedFomo(Method[FedFomoState]):
         order = shuffled.gather(1, known.argsort(dim=1, descending=True, stable=True))
         rank = torch.empty_like(order).scatter_(1, order, torch.arange(k).expand(k, -1))
         return keep_top(luck + (rank < count - explored), count, peers, keep_self=False)
-
-
-def _distances(engine: Engine, a: Tree, sent: Tree) -> Tensor:
-    r"""(K, K) $\|\theta_n - a_i\|$, by $\theta_n = a_n + m_n$: $\|m_n\|^2 + 2 \langle m_n, a_n -
-    a_i \rangle + \|a_n - a_i\|^2$ keeps digits that the difference of two large squares
-    would lose where models lie close together."""
-    moved = {n: t - a[n] for n, t in sent.items()}
-    along = engine.inner(a, moved)  # <a_i, m_n>
-    square = engine.inner(moved, moved).diagonal() + 2 * (along.diagonal() - along)
-    return (square + engine.squared_distances(a)).clamp(min=0).sqrt()

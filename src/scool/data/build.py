@@ -130,10 +130,13 @@ def pad_rows(rows: list[Tensor], stand_in: list[Tensor] | None = None) -> tuple[
     return torch.where(mask, index, torch.stack(first)), mask
 
 
-def with_validation(federation: Federation, fraction: float, seed: int) -> Federation:
+def with_validation(
+    federation: Federation, fraction: float, seed: int, first: int = 0
+) -> Federation:
     """The same clients, each with a share of its training samples set aside (one at least).
 
-    Clients that have validation samples already keep them and their training samples.
+    Clients that have validation samples already keep them and their training samples. `first` is
+    the number of the first client, where these are some of many.
 
     Raises:
         DataError: a client has a single sample: nothing is left to train on.
@@ -151,7 +154,7 @@ def with_validation(federation: Federation, fraction: float, seed: int) -> Feder
                 "it out, or choose a method that needs no validation data"
             )
         chosen = torch.zeros(size, dtype=torch.bool)
-        rng = generator(seed, "validation", client)
+        rng = generator(seed, "validation", first + client)
         chosen[torch.randperm(size, generator=rng)[:count]] = True
         kept.append(rows[~chosen])
         held.append(rows[chosen])

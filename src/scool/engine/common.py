@@ -272,13 +272,13 @@ class CommonVerbs(ABC):
     def _sum_of_all(self, x: Tensor) -> Tensor:
         """The sum over all processes."""
 
-    def squared_distances(self, tree: Tree) -> Tensor:
+    def squared_distances(self, tree: Tree, other: Tree | None = None) -> Tensor:
         def distances(mine: Tensor, theirs: Tensor) -> Tensor:
             mode = "donot_use_mm_for_euclid_dist"
             return torch.cdist(mine, theirs, compute_mode=mode).square()
 
-        tree, _ = split_statistics(tree)
-        return self._all_pairs("squared_distances", tree, tree, distances)
+        moved, _ = split_statistics(tree)
+        return self._all_pairs("squared_distances", moved, other or moved, distances)
 
     def inner(self, a: Tree, b: Tree) -> Tensor:
         a, _ = split_statistics(a)

@@ -6,15 +6,15 @@ same padding, products of the same shapes.
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, NoReturn, TypeVar, final
+from collections.abc import Collection, Mapping
+from typing import Any, NoReturn, final
 
 import torch
 from torch import Tensor, nn
 
 from scool.contracts import MatrixT, PerClient, PerSample, Split, Trained
 from scool.data.federation import Federation
-from scool.engine.common import CommonVerbs, mixer
+from scool.engine.common import CommonVerbs, Compare, mixer
 from scool.engine.ledger import PairList
 from scool.engine.local import LocalEngine
 from scool.engine.ranks.placement import cut
@@ -26,14 +26,13 @@ from scool.health import Reason
 from scool.learning.local_sgd import Rule
 from scool.learning.losses import CrossDraw
 from scool.peer.data import About
+from scool.peer.exchange import Exchange, single
 from scool.peer.offered import VERBS
-from scool.peer.post import PeerError, Post
+from scool.peer.post import Post
 from scool.peer.trials import Trials
 from scool.peer.view import View
-from scool.peer.words import UNREADABLE, Members, Ready, losses_body, read_losses, with_older
+from scool.peer.words import Members, losses_body, read_losses, with_older
 from scool.types import Params, Tree
-
-T = TypeVar("T")
 
 
 @final
@@ -77,7 +76,7 @@ class PeerEngine(CommonVerbs):
         self._members = Members(members, federation.num_clients)
         self._count_samples()
         self._trials = Trials(self._stack, federation, self._place, view.is_strict)
-        self._round, self._slot = 0, 0
+        self._exchange = Exchange(post, view, self.health, strict)
         self._alike: list[bytes] = []  # of this round, what all peers must hold alike
         self._is_private = False  # the losses of this call stay here
         self._is_alone = False  # the method weighs by losses that stay here
@@ -93,8 +92,8 @@ class PeerEngine(CommonVerbs):
 
     def begin_round(self, round: int) -> None:
         digest = hashlib.sha256(b"".join(self._alike)).hexdigest()[:32] if self._alike else ""
-        self._round, self._slot, self._alike = round, 0, []
-        self._post.forget(round)
+        self._alike = []
+        self._exchange.begin(round)
         absent = self._view.begin(round, digest)
         self.health.absent = torch.ones(self.num_clients, dtype=torch.bool)  # places without owner
         self.health.absent[: len(absent)] = absent
@@ -120,41 +119,6 @@ class PeerEngine(CommonVerbs):
         """The peers that take part besides this one."""
         return [i for i in self.active.nonzero()[:, 0].tolist() if i != self._place]
 
-    def _meet(
-        self, verb: str, body: Mapping[str, Any], peers: Collection[int], read: Callable[[Any], T]
-    ) -> dict[int, T]:
-        """Say something in the next slot of the round, and hear what these peers say in it."""
-        slot = f"{self._slot}-{verb}"
-        self._slot += 1
-        health = self.health.words.get(self._place, "")
-        self._post.say(self._round, slot, {**body, "health": health})
-        heard = self._post.hear(self._round, slot, peers, self._view.until)
-        found: dict[int, T] = {}
-        for peer, message in heard.items():
-            if words := message.body.get("health"):
-                self.health.quarantine({peer: Reason.read(str(words)[:200])}, self.strict)
-            try:
-                found[peer] = read(message.body)
-            except UNREADABLE as error:
-                self._post.note(f"peer {peer} says in {slot} what nobody can read ({error!r})")
-                if self._view.is_strict:
-                    raise PeerError(f"the round cannot go on: {self._post.problems[-1]}") from error
-        self._view.miss(set(peers) - found.keys())
-        return found
-
-    def _pull(self, tree: Tree, digests: Mapping[int, str]) -> dict[int, Params]:
-        """The models with these digests, like the one that is here.
-
-        Raises:
-            PeerError: one is no such model, and nobody may be missing.
-        """
-        like = _single(tree)
-        found = dict(self._post.models(self._round, like, digests, self._view.until))
-        self._view.miss(digests.keys() - found.keys())
-        if self._view.is_strict and len(found) < len(digests):
-            raise PeerError(f"round {self._round} cannot go on: {self._post.problems[-1]}")
-        return found
-
     # ------------------------------------------------------------------ local learning
 
     def learn(
@@ -163,7 +127,7 @@ class PeerEngine(CommonVerbs):
         found = self._stack.learn(theta, rule, anchor, round, chosen[[self._place]])
         self._learn_health()
         if self._view.is_strict:  # all must know who broke before they measure
-            self._meet("train", {}, self._others, dict)
+            self._exchange.meet("train", {}, self._others, dict)
         return Trained(found.theta, self._whole(found.loss))
 
     def gradients(self, theta: Tree, split: Split) -> Trained:
@@ -192,15 +156,14 @@ class PeerEngine(CommonVerbs):
         """Each peer tries the models that ask for it on its own data, and tells the losses."""
         wants = frozenset(edges.j[edges.i == self._place].tolist())
         others = self._others
-        digest = self._post.lay_out(self._round, _single(theta))
-        ready = self._meet("ready", Ready(digest, wants).body, others, Ready.read)
-        asked = {i: peer.model for i, peer in ready.items() if self._place in peer.wants}
+        here = set(edges.i[edges.j == self._place].tolist())
+        ready = self._exchange.show("ready", theta, others, wants)
+        asked = {i: peer for i, peer in ready.items() if self._place in peer.wants}
         if self._is_private:  # nobody asks: this peer looks at others
-            looked = set(edges.i[edges.j == self._place].tolist())
-            asked = {i: peer.model for i, peer in ready.items() if i in looked}
-        models = self._pull(theta, asked)
-        if self._place in edges.i[edges.j == self._place].tolist():
-            models[self._place] = _single(theta)
+            asked = {i: peer for i, peer in ready.items() if i in here}
+        models = self._exchange.pull(theta, asked)
+        if self._place in here:
+            models[self._place] = single(theta)
         found = self._trials(models, edges, draw, round, split)
         table = torch.full((self.num_clients, self.num_clients), torch.nan, dtype=torch.float64)
         for i, loss in found.items():
@@ -212,8 +175,8 @@ class PeerEngine(CommonVerbs):
         losses = table[edges.i, edges.j]
         if not self._is_private:
             if not self._view.is_strict:
-                slot = f"{self._slot - 1}-losses"
-                losses = with_older(losses, edges, self._post, self._round, slot)
+                slot = f"{self._exchange.last_slot}-losses"
+                losses = with_older(losses, edges, self._post, round, slot)
             self._agree_on(losses)
         return losses
 
@@ -222,7 +185,8 @@ class PeerEngine(CommonVerbs):
     ) -> dict[int, dict[int, float]]:
         """Tell what the models lose here, and hear what they lose elsewhere: [j][i]."""
         trying = set(edges.j.tolist()) & set(others)
-        return self._meet("losses", losses_body(dict(found)), sorted(trying), read_losses)
+        body = losses_body(dict(found))
+        return self._exchange.meet("losses", body, sorted(trying), read_losses)
 
     def _mix(self, graph: Edges, tree: Tree, overwrite: bool) -> Tree:
         del overwrite  # the rows of others come from elsewhere
@@ -231,9 +195,7 @@ class PeerEngine(CommonVerbs):
             self._agree_on(graph.values)
         row = graph.take((graph.i == self._place) & active[graph.j])
         sources = [j for j in row.j.tolist() if j != self._place]
-        digest = self._post.lay_out(self._round, _single(tree))
-        ready = self._meet("mix", Ready(digest).body, sources, Ready.read)
-        models = self._pull(tree, {j: peer.model for j, peer in ready.items()})
+        models = self._exchange.pull(tree, self._exchange.shown("mix", tree, sources))
         if not bool(active[self._place]):
             own = graph.loop_values()[self._place]
             return {n: t * own.to(t) for n, t in tree.items()}
@@ -249,14 +211,31 @@ class PeerEngine(CommonVerbs):
         one row may add in another order, and so give other bits."""
         k, place = self.num_clients, self._place
         mix = mixer(PairList(row.i, row.j), row.values, (k, k), self.device, self.dtype)
-        out: Tree = {}
-        for name, t in tree.items():
-            rows = t.new_zeros(k, t[0].numel())
-            rows[place] = t[0].flatten()
-            for j, model in models.items():
-                rows[j] = model[name].flatten().to(rows)
-            out[name] = mix(rows)[[place]].view_as(t)
-        return out
+        return {
+            name: mix(self._rows(name, t, models))[[place]].view_as(t) for name, t in tree.items()
+        }
+
+    def _rows(self, name: str, own: Tensor, models: Mapping[int, Params]) -> Tensor:
+        """(K, D) a tensor of all clients, 0 where it is not here."""
+        rows = own.new_zeros(self.num_clients, own[0].numel())
+        rows[self._place] = own[0].flatten()
+        for j, model in models.items():
+            rows[j] = model[name].flatten().to(rows)
+        return rows
+
+    def _all_pairs(self, purpose: str, a: Tree, b: Tree, compare: Compare) -> Tensor:
+        """Row of this peer: numbers for the models that came here in this round."""
+        self._is_alone = True
+        models = self._exchange.met(purpose, b, self._others)
+        total = torch.zeros(
+            self.num_clients, self.num_clients, device=self.device, dtype=self.dtype
+        )
+        for name, t in a.items():
+            total += compare(self._rows(name, t, {}), self._rows(name, b[name], models))
+        found = torch.full((self.num_clients, self.num_clients), torch.nan, dtype=torch.float64)
+        known = [self._place, *models]
+        found[self._place, known] = total[self._place, known].double().cpu()
+        return found
 
     # ------------------------------------------------------------------ how good
 
@@ -281,7 +260,7 @@ class PeerEngine(CommonVerbs):
     def _refuse(self, *args: Any, **named: Any) -> NoReturn:
         raise ConfigError("peers do not offer this verb; docs/peers.md says which ones they do")
 
-    _visit = _all_pairs = mixed_gradients = _rows_of_all = _sum_of_all = _refuse
+    _visit = mixed_gradients = _rows_of_all = _sum_of_all = _refuse
 
 
 def _added(row: Edges, tree: Tree, models: Mapping[int, Params]) -> Tree:
@@ -293,8 +272,3 @@ def _added(row: Edges, tree: Tree, models: Mapping[int, Params]) -> Tree:
         for j, weight in zip(row.j.tolist(), weights, strict=True):
             out[name].add_(models[j][name].to(t) if j in models else t, alpha=weight)
     return out
-
-
-def _single(tree: Tree) -> Params:
-    """The model of the one client that is here."""
-    return {name: t[0].detach().cpu() for name, t in tree.items()}

@@ -19,18 +19,33 @@ STATE = "state"  # the slot of what a method knows of all, as a round begins
 OWN = "theta"  # the models, and the common first one: these do not travel
 
 
+@dataclass(frozen=True)
+class AtHome(Around):
+    """A method whose owner has set validation samples aside already: nobody else has any here."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "validation", 0.0)
+
+    def init(self, engine: Engine, theta0: Params) -> Any:
+        return self.method.init(engine, theta0)
+
+    def step(self, engine: Engine, state: Any, round: int) -> tuple[Any, Info]:
+        return self.method.step(engine, state, round)
+
+    def admit(self, state: Any, clients: Tensor) -> Any:
+        return self.method.admit(state, clients)
+
+
 @final
 @dataclass(frozen=True)
-class KeepingUp(Around):
+class KeepingUp(AtHome):
     """A round that goes by without this peer changes nothing. A peer that begins again takes the
     graph (w, memberships, neighbours) from one that has been there, where all peers compute the
     same graph from losses that all hear; where each knows its own row only, it keeps its own."""
 
     view: Elastic
     post: Post
-
-    def init(self, engine: Engine, theta0: Params) -> Any:
-        return self.method.init(engine, theta0)
 
     def step(self, engine: Engine, state: Any, round: int) -> tuple[Any, Info]:
         if self.view.is_away:
@@ -45,9 +60,6 @@ class KeepingUp(Around):
         if is_common:
             self.post.say(round, STATE, tensors=_common(state), push=False)
         return self.method.step(engine, state, round)
-
-    def admit(self, state: Any, clients: Tensor) -> Any:
-        return self.method.admit(state, clients)
 
     def _with_graph(self, state: Any, round: int) -> Any:
         """The state with the graph of the first of those who run this round that gives one which

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from scool.contracts import Engine, Method, Recorder
+from scool.data.build import with_validation
 from scool.data.federation import Federation
 from scool.errors import RunError
 from scool.peer.audit import Audit
@@ -15,7 +16,7 @@ from scool.peer.data import About, about, alone, widths_of
 from scool.peer.elastic import Elastic
 from scool.peer.engine import PeerEngine
 from scool.peer.identity import Files
-from scool.peer.keeping_up import KeepingUp
+from scool.peer.keeping_up import AtHome, KeepingUp
 from scool.peer.owner import Owner
 from scool.peer.post import Post, largest_message
 from scool.peer.status import StatusFile
@@ -65,6 +66,9 @@ def run_owner(
     _check_open(owner)
     own, method, model = owner.load(), agreement.build_method(), agreement.builder(owner.folder)
     agreement.check_start(owner.folder)
+    if method.validation:
+        single = alone(own, 0, [owner.name], widths_of([about(own)]))  # others may hold a class
+        own = with_validation(single, method.validation, agreement.seed, first=owner.place)
     largest = largest_message(agreement.first_model(owner.folder))
     with contextlib.ExitStack() as held:
         transport = connect(owner, largest)
@@ -132,7 +136,7 @@ class _Part:
     def method(self, method: Method[Any]) -> Method[Any]:
         if isinstance(self.view, Elastic):
             return KeepingUp(method, self.view, self._post)
-        return method
+        return AtHome(method)
 
     def engine(self, federation: Federation, module: nn.Module, settings: RunSettings) -> Engine:
         torch.set_num_threads(1)  # as the simulator: more threads add in another order

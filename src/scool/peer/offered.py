@@ -3,13 +3,16 @@
 from dataclasses import replace
 from typing import Any
 
+from scool.algorithms.dada import Dada
+from scool.algorithms.l2c import L2C
 from scool.algorithms.scool import SCooL
 from scool.algorithms.truth import Truth
 from scool.contracts import Method
 from scool.errors import ConfigError
 
-VERBS = frozenset({"train", "gradient", "measure", "judge", "cross_loss", "peer_loss", "mix"})
-"""The verbs of the engine that peers have; all but the last three stay at home."""
+AT_HOME = frozenset({"train", "gradient", "measure", "judge", "inner", "squared_distances"})
+VERBS = AT_HOME | {"cross_loss", "peer_loss", "mix"}
+"""The verbs of the engine that peers have; those at home send nothing."""
 REMEDY = "Use scool-sbm, or dpsgd; docs/peers.md lists what runs on peers"
 
 
@@ -27,6 +30,8 @@ def check_method(method: Method[Any], name: str = "") -> None:
         why = "it does not say which verbs of the engine it uses. Declare `verbs`"
     elif missing := method.verbs - VERBS:
         why = f"it needs {', '.join(sorted(missing))}, which peers do not offer"
+    elif _needs_all_distances(method):
+        why = "it needs the distances between models of other peers, which no peer knows"
     elif not _knows_its_graph(method):
         why = "it needs the true graph, which no peer knows"
     if why:
@@ -46,21 +51,32 @@ def check_elastic(method: Method[Any], name: str = "") -> None:
             f"method {name!r} is not possible with mode = 'elastic' and form = 'primal-dual': its "
             "dual variables would add up what is missing. Set form = 'gossip', or mode = 'strict'"
         )
+    if option := _averages_updates(plain):
+        raise ConfigError(
+            f"{option} = 'updates' is not possible with mode = 'elastic': a peer that misses "
+            f"updates drifts away from its group and never comes back. Set {option} = 'models' in "
+            "the options of the method, or mode = 'strict'"
+        )
+
+
+def _averages_updates(plain: Any) -> str:
+    """The option by which a method averages updates; empty where it averages models."""
     if isinstance(plain, SCooL) and plain.prior.mixes == "updates" and plain.shares_data:
-        if plain.aggregate == "updates":
-            raise ConfigError(
-                "aggregate = 'updates' is not possible with mode = 'elastic': a peer that misses "
-                "updates drifts away from its group and never comes back. Set aggregate = "
-                "'models' in the options of the method, or mode = 'strict'"
-            )
+        return "aggregate" if plain.aggregate == "updates" else ""
+    return "average" if isinstance(plain, L2C) and plain.average == "updates" else ""
 
 
 def averaging_models(method: Method[Any]) -> Method[Any]:
-    """The same with `aggregate="models"`, where it would average updates: what `check_elastic`
-    wants of SCooL."""
-    if isinstance(method, SCooL) and method.prior.mixes == "updates" and method.shares_data:
-        return replace(method, aggregate="models")
+    """The same with `models` where it would average updates: what `check_elastic` wants."""
+    if option := _averages_updates(method):
+        return replace(method, **{option: "models"})  # type: ignore[call-arg]
     return method
+
+
+def _needs_all_distances(method: Method[Any]) -> bool:
+    """Each peer knows those of its own model only."""
+    plain = method.plain
+    return isinstance(plain, Dada) or (isinstance(plain, SCooL) and plain.model_coupling > 0)
 
 
 def _knows_its_graph(method: Method[Any]) -> bool:

@@ -20,7 +20,7 @@ def require_validation(engine: Engine) -> None:
     Raises:
         DataError: names the first such client.
     """
-    lacking = engine.val_sizes == 0
+    lacking = (engine.val_sizes == 0) & (engine.sizes > 0)  # else nobody has said yet
     if bool(lacking.any()):
         client = int(lacking.int().argmax())
         raise DataError(

@@ -40,7 +40,7 @@ def score_gradient(engine: Engine, w: Tensor, mixed: Tree, parts: Tree) -> Tenso
     """
     slope, loss = engine.gradient(mixed, "val")
     along = engine.inner(slope, parts)
-    along = along.where((w > 0) & loss.isfinite()[:, None], 0.0)
+    along = along.where((w > 0) & along.isfinite() & loss.isfinite()[:, None], 0.0)
     return w * (along - (w * along).sum(dim=1, keepdim=True))
 
 
