@@ -38,8 +38,8 @@ class TableOptions:
     """For --data: a column such as the patient; no group is in two parts."""
     split: str = ""
     """For --data: a column with train, val or test."""
-    test_fraction: Annotated[float, tyro.conf.Suppress] = 0.2
-    """Share of each client's rows for the test, where `DataConfig.test_fraction` is 0."""
+    test_fraction: Annotated[float, tyro.conf.Suppress] = 0.0
+    """That of `DataConfig`, in records that have it here."""
     sha256: Annotated[str, tyro.conf.Suppress] = ""
     """Of the file when the command was given: a record is not continued with another one."""
     count: Annotated[int, tyro.conf.Suppress] = 0
@@ -107,7 +107,7 @@ def load_table(
         time=table.time or None,
         group=table.group or None,
         split=table.split or None,
-        test_fraction=test_fraction or table.test_fraction,
+        test_fraction=test_fraction or table.test_fraction or 0.2,
         val_fraction=val_fraction,
         seed=seed,
     )
