@@ -65,8 +65,8 @@ class Tracks(Method[TracksState]):
     judges and the kinds that nobody uses train no more. A kind in which an owner's training breaks
     keeps the owner's last finite model there, and weighs as its losses say.
 
-    `tracks` in a round's record has the weights (K, A), `population` has $\pi$; `graph` is
-    $\sum_a \omega_{ia} w^a_{ij}$.
+    By kind, a round's record has in `tracks` the weights (K,), in `population` $\pi$, in `held_out`
+    the scores (K,) of the judges; `graph` is $\sum_a \omega_{ia} w^a_{ij}$.
     """
 
     learns_graph = True
@@ -183,9 +183,9 @@ class Tracks(Method[TracksState]):
         return after, {
             "train_loss": _average([(a, info["train_loss"]) for a, info in found], weights),
             "graph": _combined([(a, info["graph"]) for a, info in found], weights, engine.active),
-            "tracks": weights,
-            "population": state.population,
-            "held_out": state.scores,
+            "tracks": dict(zip(before, weights.T, strict=True)),
+            "population": dict(zip(before, state.population, strict=True)),
+            "held_out": dict(zip(before, state.scores.T, strict=True)),
         }
 
     def _train(

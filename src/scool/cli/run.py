@@ -99,6 +99,10 @@ def run(arguments: Sequence[str]) -> int:
     return carry_out(config, out, command, command.ranks, recorders=trackers, asked=command.out)
 
 
+ADVISED = 8
+"""Clients that are told at once what the recommended method found out for them."""
+
+
 def carry_out(
     config: RunConfig,
     out: Path,
@@ -120,6 +124,10 @@ def carry_out(
         console = held.enter_context(Console(config.settings.rounds, quiet=shown.quiet))
         result = execute(config, out=out, resume=resume, recorders=[console, *recorders])
     print_summary(result.summary(), shown.json)
+    if not shown.json and (found := result.advice()):
+        print("\n".join(found[:ADVISED]))
+        if left := len(found[ADVISED:]):
+            print(f"and {left} more: `scool report {result.run_dir}` shows each client")
     return 0
 
 

@@ -14,6 +14,7 @@ from scool.columns import LAST
 from scool.data.client import Samples, find_client
 from scool.data.federation import PARTS, Federation, Part
 from scool.errors import require, unknown
+from scool.evaluation.advice import advice
 from scool.evaluation.metrics import Function, Metric, as_metric
 from scool.graph.edges import Matrix, as_matrix
 from scool.health import Health
@@ -80,6 +81,11 @@ class Result:
             if not missing:
                 break
         return w
+
+    def advice(self) -> list[str] | None:
+        """Of the recommended method: for each client whether cooperating helps, by which kinds and
+        with whom, as far as its held-out samples tell; None for other methods."""
+        return advice(self.history, self.graph, self.federation.client_names)
 
     @property
     def elbo(self) -> list[float]:

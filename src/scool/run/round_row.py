@@ -1,5 +1,6 @@
 """One round as one line of numbers."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -37,8 +38,10 @@ def describe_round(
     return row
 
 
-def _plain(value: Tensor | float) -> Any:
+def _plain(value: Tensor | float | Mapping[str, Any]) -> Any:
     """Numbers and lists that JSON can hold; whole numbers stay whole."""
+    if isinstance(value, Mapping):
+        return {name: _plain(part) for name, part in value.items()}
     if not isinstance(value, Tensor) or value.dim() == 0:
         return finite(value)
     return [_plain(v) for v in value] if value.is_floating_point() else value.tolist()

@@ -17,6 +17,7 @@ from scool.display.series import (
     final_scores,
     local_of,
 )
+from scool.evaluation.advice import advice
 from scool.evaluation.metrics import metric_columns
 
 GRAPH_BUDGET = 8_000_000
@@ -111,9 +112,17 @@ def _run(
         "scores": [[_short(s) for s in row["scores"]] for row in record.evaluated],
         "metrics": _last_metrics(record),
         "graph": graph,
+        "advice": _advice(record),
         "memberships": memberships,
         **_traces(record),
     }
+
+
+def _advice(record: RunRecord) -> list[str] | None:
+    """What each client may learn from the run."""
+    found, clients = record.last_graph(), record.clients
+    names = clients.client_names if clients else None
+    return advice(record.rows, None if found is None else found[1], names)
 
 
 def _last_metrics(record: RunRecord) -> dict[str, list[float | None]]:

@@ -35,6 +35,7 @@ function drawClient() {
   if (fed.counts) words.push(`${whole(fed.counts.train[i].reduce((a, b) => a + b, 0))} training samples`);
   if (known(run.final[i])) words.push(`${scoreName()} ${scoreText(run.final[i])}${scoreUnit()} with ${run.label}`);
   if (String(i) in run.quarantined) words.push(`in quarantine: non-finite ${run.quarantined[i]}`);
+  if (run.advice) words.push(run.advice[i]);
   byId("client-text").textContent = words.join(" · ");
   drawClasses(fed, i);
   drawLearning(i);

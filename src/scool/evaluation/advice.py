@@ -1,0 +1,79 @@
+"""What the recommended method found out for each owner, in a sentence or two."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+WORDS = {
+    "alone": "learning alone",
+    "body": "a shared body",
+    "graph": "the graph",
+    "common": "one model for all",
+    "drawn": "drawn peers",
+}
+LEAST = 0.05  # of its weight, for a kind that an owner is told to use
+PEERS = 3  # that are named
+
+
+def advice(
+    rows: Sequence[Mapping[str, Any]], graph: Tensor | None, names: Sequence[str] | None
+) -> list[str] | None:
+    """Words for each client; None where no row tells of kinds of cooperation.
+
+    Args:
+        rows: those of a run; `tracks` has the weights of each kind and `held_out` its score on
+            samples that were held out: percent, or minus the mean squared error.
+        graph: (K, K) of the last round.
+        names: of the clients; None: their numbers.
+    """
+    row = next((row for row in reversed(rows) if row.get("tracks")), None)
+    if row is None:
+        return None
+    clients = len(next(iter(row["tracks"].values())))
+    names = names or [f"client {i}" for i in range(clients)]
+    return [_words(row, i, graph, names) for i in range(clients)]
+
+
+def _words(row: Mapping[str, Any], i: int, graph: Tensor | None, names: Sequence[str]) -> str:
+    weights = {kind: values[i] or 0.0 for kind, values in row["tracks"].items()}
+    used = sorted((k for k in weights if weights[k] >= LEAST), key=lambda kind: -weights[kind])
+    own = weights.get("alone", 0.0)
+    verdict = "learns mostly alone" if own > 0.5 else "gains from others"
+    shares = ", ".join(f"{weights[kind]:.0%} {WORDS[kind]}" for kind in used)
+    found = [f"{names[i]} {verdict}: {shares}."]
+    scores = {kind: values[i] for kind, values in row["held_out"].items()}
+    if gains := _gains(scores):
+        found.append(f"On its held-out samples, against learning alone: {gains}.")
+    elif all(score is None for score in scores.values()):
+        found.append("It was never judged itself and does what suits the others.")
+    if own <= 0.5 and graph is not None and (peers := _peers(graph, i, names)):
+        found.append(f"It learns most from {peers}.")
+    return " ".join(found)
+
+
+def _gains(scores: Mapping[str, float | None]) -> str:
+    """What each kind has over learning alone, the best first; empty where that is not known."""
+    alone = scores.get("alone")
+    if alone is None or not math.isfinite(alone):
+        return ""
+    is_error = alone < 0 or any(score is not None and score < 0 for score in scores.values())
+    found: list[tuple[float, str]] = []
+    for kind, score in scores.items():
+        if kind == "alone" or score is None:
+            continue
+        if not is_error:
+            found.append((score - alone, f"{WORDS[kind]} {score - alone:+.1f} points"))
+        elif alone:
+            change = 100 * (score - alone) / alone  # of the squared error
+            found.append((-change, f"{WORDS[kind]} {change:+.0f} % error"))
+    return ", ".join(words for _, words in sorted(found, reverse=True))
+
+
+def _peers(graph: Tensor, i: int, names: Sequence[str]) -> str:
+    """Those that stand out: with twice the weight that all would have alike."""
+    row = graph[i].double().clone()
+    row[i] = 0
+    best = row.argsort(descending=True, stable=True)[:PEERS].tolist()
+    return ", ".join(f"{names[j]} ({row[j]:.2f})" for j in best if row[j] * len(row) > 2)
