@@ -277,11 +277,12 @@ class Engine(Protocol):
         ...
 
     def products(self, updates: Updates) -> Products:
-        """Of what visits did to the models. Nothing travels, nor in the next."""
+        """The inner products of what visits did to the models. Nothing travels."""
         ...
 
     def weighted_sums(self, updates: Updates, weights: Tensor) -> Tree:
-        """(c, ...) by weights (T, c, m); an update of weight 0 does not count, whatever it is."""
+        """(c, ...) the sums of updates by weights (T, c, m), which do not travel either. An update
+        of weight 0 does not count, whatever it is."""
         ...
 
     def mix(self, w: Matrix, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:
@@ -382,7 +383,7 @@ VERBS = frozenset(
 class Method(Generic[S]):
     """One method: a frozen dataclass whose fields are its options. It writes `init` and `step`, and
     declares what it needs where that differs from the defaults below. S has a field `theta`, the
-    models that are scored and kept. A class of one's own with `init` and `step` need not inherit
+    models that are scored and kept. A class of your own with `init` and `step` need not inherit
     from this one: `scool.run.checks.as_method` reads which of these names it has.
     """
 
@@ -444,7 +445,7 @@ class Method(Generic[S]):
 
 
 class OwnMethod(Protocol):
-    """The least that a method of one's own has, without inheriting from `Method`."""
+    """The least that a method of your own has, without inheriting from `Method`."""
 
     def init(self, engine: Engine, theta0: Params) -> Any: ...
     def step(self, engine: Engine, state: Any, round: int) -> tuple[Any, Info]: ...

@@ -244,7 +244,7 @@ def test_mistakes_are_named(place: Path, capsys: pytest.CaptureFixture[str]) -> 
         dispatch(["reproduce", "table1", "--seeds", "0"])
     with pytest.raises(RunError, match=r"no finished run of table1, cifar10-noniid is in data"):
         dispatch(["reproduce", "table1", "--results", "data"])
-    with pytest.raises(RunError, match="results = 'nowhere' is no folder"):
+    with pytest.raises(RunError, match="results = 'nowhere' is not a folder"):
         dispatch(["reproduce", "table1", "--results", "nowhere"])
     with pytest.raises(ConfigError, match="--results has no value: name the folders"):
         dispatch(["reproduce", "table1", "--results"])

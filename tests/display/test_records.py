@@ -40,7 +40,7 @@ def test_runs_are_found_in_the_order_of_the_comparison(made: Path) -> None:
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="is no folder"):
+    with pytest.raises(RunError, match="is not a folder"):
         find_runs([tmp_path / "nowhere"])
     with pytest.raises(RunError, match="holds no run"):
         find_runs([tmp_path])

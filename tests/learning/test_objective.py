@@ -236,5 +236,5 @@ def test_label_noise_needs_the_likelihood() -> None:
         classification(), tanh_net(), seed=0, device="cpu", objective=Objective("focal")
     )
     theta = engine.replicate(parameters_of(tanh_net()))
-    with pytest.raises(ConfigError, match=r"cross_noise = 0.1 .*no log-likelihood"):
+    with pytest.raises(ConfigError, match=r"cross_noise = 0.1 .*not a log-likelihood"):
         engine.cross_loss(theta, EVERY, CrossDraw(cross_noise=0.1), 0)

@@ -290,7 +290,7 @@ def test_part_of_the_data_is_not_the_experiment_of_the_paper(tmp_path: Path) -> 
         RunWriter.open(path).write("clients.safetensors", "clients", tensors, about)
         row = summaries(tmp_path, TABLE1)[0]["local"]
         assert row["samples"] == samples and row["difference"] == difference
-    assert "90.00 (20 samples a client, the paper 500)" in as_markdown("table1", STUDY, [row], [])
+    assert "90.00 (20 samples per client, the paper 500)" in as_markdown("table1", STUDY, [row], [])
 
 
 def test_a_row_says_what_happens_between_rounds() -> None:

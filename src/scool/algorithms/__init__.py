@@ -67,7 +67,7 @@ __all__ = [
 ]
 
 AnyAlgorithm: TypeAlias = Any
-"""One of these, or a method of one's own: `contracts.Method`, with its options as fields."""
+"""One of these, or a method of your own: `contracts.Method`, with its options as fields."""
 
 METHODS: dict[str, tuple[str, AnyAlgorithm]] = {
     "scool": ("the one to take: for each owner the kinds of cooperation that pay", Tracks()),
@@ -78,11 +78,11 @@ METHODS: dict[str, tuple[str, AnyAlgorithm]] = {
     "fedprox": ("FedAvg, local steps pulled to the common model", FedProx()),
     "scaffold": ("FedAvg, local steps corrected for drift", Scaffold()),
     "fedper": ("a common body, a personal head", FedPer()),
-    "fedbn": ("FedAvg, everyone's own normalisation", FedBN()),
+    "fedbn": ("FedAvg, each client's own normalisation", FedBN()),
     "fedrep": ("the same, head first and then body", FedRep()),
-    "per-fedavg": ("a common model that is good after one step of everyone's own", PerFedAvg()),
+    "per-fedavg": ("a common model that is good after one step by each client", PerFedAvg()),
     "ditto": ("personal models pulled to a common one", Ditto()),
-    "apfl": ("everyone's own blend of a personal and a common model", APFL()),
+    "apfl": ("each client's own blend of a personal and a common model", APFL()),
     "pfedme": ("personal models by Moreau envelopes", PFedMe()),
     "fedala": ("the common model number by number, as far as it helps", FedALA()),
     "fedamp": ("attentive message passing between close models", FedAMP()),
@@ -96,14 +96,14 @@ METHODS: dict[str, tuple[str, AnyAlgorithm]] = {
     "l2c": ("mixing weights learned on validation data", L2C()),
     "meta-l2c": ("the same by a common encoder", MetaL2C()),
     "pfedgraph": ("a graph by the similarity of models", PFedGraph()),
-    "pens": ("gossip with those whose models suit one's own data", PENS()),
+    "pens": ("gossip with those whose models suit their own data", PENS()),
     "truth": ("mixing by the true graph, where it is known", Truth()),
     "scool-dirac": ("SCooL, Dirac prior: D-PSGD", SCooL(prior=Dirac())),
     "scool-sbm": ("SCooL, stochastic block model", SCooL(prior=SBM())),
     "scool-sbm-learned": ("the same, block matrix learned", SCooL(prior=SBM(learn_B=True))),
     "scool-attention": ("SCooL, attention prior", SCooL(prior=Attention())),
     "scool-drawn": (
-        "SCooL, peers drawn anew in every round, for tasks that overlap",
+        "SCooL, new peers drawn in every round, for tasks that overlap",
         SCooL(prior=SBM(), peers="drawn", aggregate="models"),
     ),
     "scool-mmsbm": ("SCooL, mixed-membership blocks", SCooL(prior=MMSBM())),

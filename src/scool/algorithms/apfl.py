@@ -1,4 +1,4 @@
-"""Adaptive personalised federated learning: everyone's own blend of two models."""
+"""Adaptive personalised federated learning: each client's own blend of two models."""
 
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, final
@@ -43,7 +43,7 @@ class APFL(Method[APFLState]):
 
     Then $w^{t+1} = \sum_{i \in A} \frac{n_i}{\sum_A n} w_i$, and everyone is evaluated with
     $\alpha_i v_i + (1 - \alpha_i) w^{t+1}$. `train_loss` is that of the blends, `graph` the weights
-    of the common model. Traffic: two models a participant and round. Deng, Kamani, Mahdavi, 2020.
+    of the common model. Traffic: two models per participant and round. Deng, Kamani, Mahdavi, 2020.
     """
 
     meets = "server"

@@ -42,7 +42,7 @@ class CGA(Method[CGAState]):
     Momentum: $v \leftarrow \beta v + \tilde g$, and in place of $\tilde g$ the step $\tilde g +
     \beta v$ (`official`) or $v$ (`paper`).
 
-    Many local steps may diverge, as in the paper's table: a client whose loss is no number, or
+    Many local steps may diverge, as in the paper's table: a client whose loss is not a number, or
     a thousand times that of the uninformed predictor, stops where it is, its neighbours go on
     without it, and `diverged` in the record counts such clients. Traffic: two models an edge and
     direction, and a byte to everyone, whether one goes on; the average costs nothing, as everyone

@@ -1,4 +1,4 @@
-"""A body that random peers push to one another, and a head of one's own, trained in turn."""
+"""A body that random peers push to one another, and a personal head, trained in turn."""
 
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, final
@@ -24,7 +24,7 @@ class DFedPGPState(NamedTuple):
 @dataclass(frozen=True)
 class DFedPGP(Method[DFedPGPState]):
     r"""First the head on the body, then the body under that head, then push-sum of bodies along
-    arrows that are drawn anew in every round.
+    arrows that are drawn again in every round.
 
     $v_i \leftarrow v_i - \eta \nabla_v L(z_i, v_i)$ for `head_epochs`;
     $z_i \leftarrow z_i - \eta \nabla_z L(z_i, v_i)$ for `epochs` (or `steps`);

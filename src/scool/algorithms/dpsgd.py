@@ -27,8 +27,9 @@ class DPSGD(Method[DPSGDState]):
     cta (combine, then adapt):  $\theta_i^{t+1} = \sum_j w_{ij} \theta_j^t - \Delta_i$;
     atc (adapt, then combine):  $\theta_i^{t+1} = \sum_j w_{ij} \theta_j^{t+1/2}$.
 
-    With one step a round, cta is the published algorithm and equals SCooL with a Dirac prior. Each
-    client's own model is evaluated. Traffic: one model an edge and direction. Lian et al., 2017.
+    With one step per round, cta is the published algorithm and equals SCooL with a Dirac prior.
+    Each client's own model is evaluated. Traffic: one model per edge and direction. Lian et al.,
+    2017.
     """
 
     verbs = frozenset({"train", "mix"})
@@ -43,7 +44,7 @@ class DPSGD(Method[DPSGDState]):
     order: Literal["atc", "cta"] = "atc"
     """atc: local steps, then average; cta: average, then add the local change."""
     matrix: str = ""
-    """File (.npy, .csv, .txt) with one's own K x K weights instead of a topology."""
+    """File (.npy, .csv, .txt) with your own K x K weights instead of a topology."""
     weights: Tensor | None = field(default=None, compare=False)
     """The same as a tensor; from Python, and in records, which hold what the file held."""
 
@@ -76,7 +77,7 @@ class DPSGD(Method[DPSGDState]):
         return state._replace(theta=theta), {"train_loss": loss, "graph": state.w}
 
     def _mixing_matrix(self, engine: Engine) -> Tensor:
-        """(K, K) one's own, checked, or that of the topology."""
+        """(K, K) your own, checked, or that of the topology."""
         own = read_matrix(self.matrix) if self.matrix else self.weights
         if own is None:
             return matrix_of(self, engine.num_clients, engine.seed)

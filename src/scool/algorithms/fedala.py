@@ -35,7 +35,7 @@ class FedALA(Method[FedALAState]):
 
     $x^{t+1}$ is the mean of the $\theta_i^{t+1/2}$ weighted by samples. There
     $W_i \leftarrow [W_i - \eta_w \nabla L(b; \theta_i) \odot (x^{t+1} -
-    \theta_i^{t+1/2})]_{[0, 1]}$ batch by batch, with $\theta_i$ made anew after each: for
+    \theta_i^{t+1/2})]_{[0, 1]}$ batch by batch, with $\theta_i$ recomputed after each: for
     `start_epochs` when a client does so for the first time, from all 1, later for `weight_epochs`.
 
     A client that does not take part keeps its model and its weights. Traffic: two models a
@@ -72,7 +72,7 @@ class FedALA(Method[FedALAState]):
         return FedALAState(theta, weights, torch.zeros(engine.num_clients, dtype=torch.bool))
 
     def _learned(self, engine: Engine, theta: Tree) -> frozenset[str]:
-        """The tensors whose weights are learned; statistics are no numbers that gradients move."""
+        """The tensors whose weights are learned; statistics are not numbers that gradients move."""
         names = [n for n in theta if not is_statistic(n)]
         found = named_tensors(names, self.learned, engine.norms, "learned")
         return found or frozenset(names)

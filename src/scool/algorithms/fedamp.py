@@ -29,7 +29,7 @@ class FedAMP(Method[FedAMPState]):
 
     The squared distances are divided by their mean, and $\alpha_t$ is `alpha` times the largest
     step with which no $\xi_{ii}$ is negative: neither depends on the size of the network. All
-    clients take part. Traffic: two models a client and round. Huang et al., AAAI 2021.
+    clients take part. Traffic: two models per client and round. Huang et al., AAAI 2021.
     """
 
     meets = "server"

@@ -20,7 +20,7 @@ class FedAvg(Method[FedAvgState]):
     r"""$x \leftarrow \sum_{i \in A} \frac{n_i}{\sum_A n} \theta_i$ over a random set A of clients.
 
     Each participant trains from the common model x; every client is evaluated with x under its
-    own class mask. Traffic: two models a participant and round. McMahan et al., AISTATS 2017.
+    own class mask. Traffic: two models per participant and round. McMahan et al., AISTATS 2017.
     """
 
     meets = "server"

@@ -31,7 +31,7 @@ class FedAvgFT(Method[FedAvgFTState]):
     `finetune_epochs`.
 
     The $\theta_i$ are evaluated; nobody goes on from them. `train_loss` is that of the $y_i$,
-    `graph` the weights of the common model. Traffic: two models a participant and round; all
+    `graph` the weights of the common model. Traffic: two models per participant and round; all
     clients compute `finetune_epochs` more. Yu, Bagdasaryan, Shmatikov, 2020.
     """
 

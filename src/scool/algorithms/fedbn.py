@@ -1,4 +1,4 @@
-"""A common model with normalisation of everyone's own."""
+"""A common model with normalisation that stays with each client."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
@@ -11,7 +11,7 @@ from scool.types import Info, Params, Tree
 
 
 class FedBNState(NamedTuple):
-    theta: Tree  # the common model, once per client, with everyone's own normalisation
+    theta: Tree  # the common model, once per client, with each client's own normalisation
 
 
 @final

@@ -34,7 +34,7 @@ class FedFomo(Method[FedFomoState]):
     model is always among them.
 
     A round is local phase, then aggregation; the published order is the same sequence, cut in
-    another place. Traffic: `fraction` times K models a participant. Zhang et al., ICLR 2021.
+    another place. Traffic: `fraction` times K models per participant. Zhang et al., ICLR 2021.
     """
 
     learns_graph = True

@@ -17,7 +17,7 @@ from scool.types import Info, Params, Tree
 
 
 class FedPerState(NamedTuple):
-    theta: Tree  # the common body, once per client, and everyone's own head
+    theta: Tree  # the common body, once per client, and each client's own head
 
 
 @final

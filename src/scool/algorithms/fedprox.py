@@ -24,7 +24,7 @@ class FedProx(Method[FedProxState]):
     $\theta_i = x^t$; then $x^{t+1} = \sum_{i \in A} \frac{n_i}{\sum_A n} \theta_i$.
 
     Every client is evaluated with x. The paper also lets slow clients do less work; here all do
-    the same. Traffic: two models a participant and round. Li et al., MLSys 2020.
+    the same. Traffic: two models per participant and round. Li et al., MLSys 2020.
     """
 
     meets = "server"

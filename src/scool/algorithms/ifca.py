@@ -46,7 +46,7 @@ class IFCA(Method[IFCAState]):
     num_clusters: int = 5
     """M, how many cluster models there are."""
     spread: float = 1.0
-    """How far apart the cluster models start: 1 as if drawn anew, less nearer to theta0."""
+    """How far apart the cluster models start: 1 as if drawn separately, less nearer to theta0."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -36,7 +36,7 @@ class L2C(Method[L2CState]):
     \mathrm{softmax}(\alpha_{i\cdot})$, $\alpha_i$ trained by Adam on $L^{val}_i(\theta_i^{t+1})$.
 
     $\Delta_j$ is what local training took off model j. All weights are equal at first; alpha takes
-    one step a round, after the mixing. From the round after `sparsify_round` on a client keeps
+    one step per round, after the mixing. From the round after `sparsify_round` on a client keeps
     itself and its best peers.
 
     Rows that differ drive models apart, and updates of models that lie apart correct nobody's

@@ -41,7 +41,7 @@ class MetaL2C(Method[MetaL2CState]):
 
     With $s_{ij} = \langle u_i, u_j \rangle$ and $S = \partial \sum_i L_i / \partial s$ the encoder
     receives $(S + S^\top) u$: client i enters through its row and through its column. $\phi$ takes
-    one step a round, after the mixing; the mean of the gradients stands for the mean of the
+    one step per round, after the mixing; the mean of the gradients stands for the mean of the
     clients' encoders.
 
     SCooL's encoder sees updates of norm 1, whose entries are so small that all embeddings are

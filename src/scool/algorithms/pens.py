@@ -1,4 +1,4 @@
-"""Performance-based neighbour selection: gossip with those whose models suit one's own data."""
+"""Performance-based neighbour selection: gossip with those whose models suit their own data."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
@@ -32,7 +32,7 @@ class PENS(Method[PENSState]):
     chance would give (the one picked most where there is none), and $B_i$ are `top` random ones of
     them.
 
-    Traffic: `fraction` times K models a client in the first rounds, `top` models later. Onoszko,
+    Traffic: `fraction` times K models per client in the first rounds, `top` models later. Onoszko,
     Karlsson, Mogren, Listo Zec, 2021.
     """
 

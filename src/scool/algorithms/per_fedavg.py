@@ -1,4 +1,4 @@
-"""A common model that is good after one step of everyone's own: meta-learning by averaging."""
+"""A common model that is good after one step by each client: meta-learning by averaging."""
 
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, final
@@ -23,7 +23,7 @@ DELTA = 1e-2  # length of the difference that stands for the Hessian, times the 
 
 
 class PerFedAvgState(NamedTuple):
-    theta: Tree  # the common model after everyone's own step
+    theta: Tree  # the common model after each client's own step
     common: Tree  # x, once per client
 
 
@@ -41,7 +41,7 @@ class PerFedAvg(Method[PerFedAvgState]):
     free, HF). Then $x^{t+1} = \sum_{i \in A} \frac{n_i}{\sum_A n} y_i$, and everyone is evaluated
     with $x^{t+1} - \alpha \nabla L_i(x^{t+1})$ of all its samples.
 
-    `train_loss` is that of the models after the inner step. Traffic: two models a participant and
+    `train_loss` is that of the models after the inner step. Traffic: two models per participant and
     round. Fallah, Mokhtari, Ozdaglar, NeurIPS 2020.
     """
 

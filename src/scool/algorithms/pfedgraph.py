@@ -30,7 +30,7 @@ class PFedGraph(Method[PFedGraphState]):
     weights are 0.
 
     A proximal term towards the mixture, `mu`, stands for the cosine that the published local
-    training adds to the loss. Traffic: two models a client, through a server that compares them.
+    training adds to the loss. Traffic: two models per client, through a server that compares them.
     Ye et al., ICML 2023.
     """
 

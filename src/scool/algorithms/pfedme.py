@@ -34,7 +34,7 @@ class PFedMe(Method[PFedMeState]):
     Then $x^{t+1} = (1 - \beta) x^t + \beta \sum_{i \in A} \frac{n_i}{\sum_A n} x_i$. The personal
     models $\theta_i$ are evaluated; a client that does not take part keeps its own. So `epochs`
     stays the number of passes over the data; with `steps` there is one repetition of that many
-    mini-batches. Traffic: two models a participant and round. Dinh, Tran, Nguyen, NeurIPS 2020.
+    mini-batches. Traffic: two models per participant and round. Dinh, Tran, Nguyen, NeurIPS 2020.
     """
 
     meets = "server"

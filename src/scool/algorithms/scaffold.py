@@ -22,7 +22,7 @@ from scool.types import Info, Params, Tree
 class ScaffoldState(NamedTuple):
     theta: Tree  # x, the common model, once per client
     common: Tree  # c, the common control variate, once per client
-    own: Tree  # c_i, everyone's own
+    own: Tree  # c_i, each client's own
 
 
 @final

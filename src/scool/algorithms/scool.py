@@ -85,7 +85,7 @@ class SCooL(Method[SCooLState]):
     fraction: float = 0.1
     """Peers kept, as a fraction of all clients; where there are candidates, no more than these."""
     candidates: int = -1
-    """Peers tried a round until the graph is sparse; 0: all; -1: all up to 500 clients, then 64."""
+    """Peers tried per round until the graph is sparse; 0: all; -1: all, or 64 of more than 500."""
     peers: Literal["best", "drawn"] = "best"
     """Which are kept: the best, once and for all, or every round others, drawn by w."""
     keep_self: bool = True
@@ -144,7 +144,7 @@ class SCooL(Method[SCooLState]):
         return SCooLState(theta, theta0, graph, Edges.none(k, True), Edges.none(k, torch.nan))
 
     def step(self, engine: Engine, state: SCooLState, round: int) -> tuple[SCooLState, Info]:
-        """The algorithm box of the paper, one line a step."""
+        """The algorithm box of the paper, one line per step."""
         half, loss = engine.train(state.theta, self.sgd, round)  # local learning
         if not self.shares_data:
             return own_data_step(self, engine, state, half, loss, round)
@@ -209,7 +209,7 @@ class SCooL(Method[SCooLState]):
         return self._prior.m_step(graph, evidence)
 
     def _pairs(self, engine: Engine, state: SCooLState, round: int) -> Edges:
-        """The pairs that are measured. One's own model on one's own data costs nothing."""
+        """The pairs that are measured. A client's own model on its own data costs nothing."""
         active, count = engine.active, self._candidates(engine, round)
         own = Edges.loops(len(active), active)
         if not count:

@@ -1,4 +1,4 @@
-"""A backbone that neighbours agree on and a head of one's own: a bilevel problem."""
+"""A backbone that neighbours agree on and a personal head: a bilevel problem."""
 
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, final

@@ -50,7 +50,7 @@ class TracksState(NamedTuple):
 class Tracks(Method[TracksState]):
     r"""Kinds of cooperation, trained side by side, and averaged per owner by evidence.
 
-    The kinds: `alone` (local training), `body` (a shared body under a head of one's own, FedRep),
+    The kinds: `alone` (local training), `body` (a shared body under a personal head, FedRep),
     `graph` (SCooL with a prior of the graph), `common` (one model for all, FedAvg), and if asked
     for `drawn` (SCooL with peers drawn by the graph). Which of them suits owner i is a latent
     variable: each sample is explained by one of the owner's models,

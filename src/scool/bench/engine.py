@@ -70,7 +70,7 @@ def random_federation(shape: tuple[int, ...], clients: int, samples: int = 40) -
 
 
 def bench_engine(device_name: str, repeats: int = 0) -> Iterator[dict[str, Any]]:
-    """One object a model: times, ratio to the loop, rates, and their share of the machine's."""
+    """One object per model: times, ratio to the loop, rates, and their share of the machine's."""
     device = resolve_device(device_name)
     repeats = repeats or (2 if device.type == "cuda" else 5)  # the loop takes seconds a time there
     rates = machine_rates(device)

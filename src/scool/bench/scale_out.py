@@ -41,7 +41,7 @@ SAMPLES, INPUTS, CLASSES = 40, 64, 10
 def bench_scale_out(
     clients: Sequence[int] = CLIENTS, ranks: Sequence[int] = RANKS
 ) -> Iterator[dict[str, Any]]:
-    """One object a number of clients and ranks: seconds and bytes a round, memory, efficiency.
+    """One object per number of clients and ranks: seconds and bytes per round, memory, efficiency.
 
     A round is what SCooL does once its graph is sparse: local steps, losses on the data of ten
     neighbours, mixing with them, evaluation. All ranks run on this machine, one thread each.

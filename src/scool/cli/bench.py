@@ -36,7 +36,7 @@ class BenchCommand:
     ranks: tuple[int, ...] = RANKS
     """scale-out: numbers of ranks; efficiency compares with the first."""
     json: bool = False
-    """Print one JSON object a line."""
+    """Print one JSON object per line."""
 
 
 def _scaling(command: BenchCommand) -> Iterator[Mapping[str, Any]]:

@@ -25,7 +25,7 @@ class LsCommand:
     folder: tyro.conf.Positional[Path] = Path("runs")
     """Where to look."""
     json: bool = False
-    """Print one JSON object a run."""
+    """Print one JSON object per run."""
 
 
 def key_figures(record: RunRecord, root: Path) -> dict[str, Any]:

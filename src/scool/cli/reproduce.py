@@ -166,7 +166,7 @@ def _run(jobs: Sequence[Job], quiet: bool) -> None:
 
 
 def _show(jobs: Sequence[Job], as_json: bool) -> None:
-    """The plan, a line a run."""
+    """The plan, a line per run."""
     for job in jobs:
         why, rounds, name = "", job.config.settings.rounds, job.row.name
         try:
@@ -229,7 +229,7 @@ def _draw(
     """The figures of a target as files; words on what cannot be drawn."""
     files: list[Path] = []
     words: list[str] = []
-    for rows in [[row] for row in measured] if target == "graphs" else [measured]:  # one a row
+    for rows in [[row] for row in measured] if target == "graphs" else [measured]:  # one per row
         try:
             files += write_figures(figures_of(target, rows), out / "figures", study.name)
         except RunError as error:

@@ -1,4 +1,4 @@
-"""From the runs of a contest to its numbers: one row a method and federation, one row a method."""
+"""From the runs of a contest to its numbers: per method and federation, and per method."""
 
 import math
 from collections.abc import Sequence

@@ -37,7 +37,7 @@ class Entry:
     tries: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Values of the option that matters beside the learning rate."""
     control: str = ""
-    """What this row is for, where it is no rival: it has no rank."""
+    """What this row is for, where it does not compete: it has no rank."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "method", self.method or self.name)

@@ -16,7 +16,7 @@ WORDS = {"accuracy": "accuracy %", "auc": "AUC", "r2": "R2", "rmse": "RMSE (less
 
 
 def as_markdown(study: Study, rows: Sequence[Row], overall: Sequence[Row]) -> str:
-    """All tables: overall, then one a setting with what was chosen below it."""
+    """All tables: overall, then one per setting with what was chosen below it."""
     parts = [overall_table(overall)] if len({row["setting"] for row in rows}) > 1 else []
     for setting in study.settings:
         own = [row for row in rows if row["setting"] == setting.name]
@@ -84,7 +84,7 @@ def _cells(row: Row, digits: int) -> dict[str, str]:
 
 
 def overall_table(overall: Sequence[Row]) -> str:
-    """One line a method over all settings, by mean rank."""
+    """One line per method over all settings, by mean rank."""
     head = [
         "method", "mean rank", "settings", "first", "below alone", "worse off", "beyond noise",
         "at most", "epochs",
@@ -114,7 +114,7 @@ EXPLANATION = (
     "gain over the seeds is below 0; `beyond noise` those whose own interval lies below 0, `better "
     "beyond noise` those where it lies above. An owner's own interval is Student's t at 95 % over "
     "the seeds, its variance widened by the ratio r of test to training samples (1 / seeds + r in "
-    "place of 1 / seeds; Nadeau and Bengio 2003), as the seeds split the same samples anew. `at "
+    "place of 1 / seeds; Nadeau and Bengio 2003), as the seeds split the same samples again. `at "
     "most` is the largest share beyond noise of the federations; `below alone` counts those where "
     "the whole interval of the mean gain over the seeds is below 0. Ranks are those of the means; "
     "controls have none. Sent, epochs and seconds are those of one run; epochs count every pass "

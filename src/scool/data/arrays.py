@@ -43,8 +43,8 @@ def from_arrays(
         name: what reports call it.
         task: `regression` takes float targets of shape (n,) or (n, outputs).
         num_classes: default: the largest label plus one; labels are whole numbers from 0 on.
-        classes: which classes a client's model may answer with: `all` that anybody has (default),
-            its `own` (the labels in its parts, the protocol of the paper), or (K, C) bool.
+        classes: which classes a client's model may answer with: by default `all` that any client
+            has, its `own` (the labels in its parts, the protocol of the paper), or (K, C) bool.
         truth: (K, K) rows that sum to one, or a rule such as `identical` to derive it from classes.
         groups: a number or a name per client; gives the truth where `truth` is absent.
         test_fraction: share of the samples set aside where a client brings no test data.

@@ -1,4 +1,4 @@
-"""The options of a table of one's own on the command line, and the federation they make."""
+"""The options of a table of your own on the command line, and the federation they make."""
 
 import warnings
 from dataclasses import dataclass, replace

@@ -98,7 +98,7 @@ class Preprocessing:
 
         Raises:
             ConfigError: a column is missing.
-            DataError: cells are missing or are no numbers.
+            DataError: cells are missing or are not numbers.
         """
         frame = as_table(table)
         for column in self.columns:

@@ -53,7 +53,7 @@ class RowSplit:
 
     @property
     def columns(self) -> list[str]:
-        """Columns that say how to split, and are no features."""
+        """Columns that say how to split, and are not features."""
         return [name for name in (self.time, self.group, self.given) if name]
 
     def parts(self, frame: Any, client: np.ndarray, labels: np.ndarray | None) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Other places that data of one's own lie in: Hugging Face datasets, image folders, .npz files."""
+"""Other places that data of your own lie in: Hugging Face datasets, image folders, .npz files."""
 
 from collections.abc import Sequence
 from pathlib import Path

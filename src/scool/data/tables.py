@@ -88,7 +88,7 @@ def as_table(data: Any) -> Any:
 
 
 def check_columns(frame: Any, names: Iterable[str], what: str) -> None:
-    """Refuse names that are no columns, with the nearest that is one."""
+    """Refuse names that are not columns, with the nearest that is one."""
     known = [str(name) for name in frame.columns]
     for name in names:
         if name not in known:

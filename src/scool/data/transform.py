@@ -102,7 +102,7 @@ class ImageTransform:
         return (grey + factor * (images - grey)).clamp(0, 255)
 
 
-@lru_cache(maxsize=64)  # copied to a device once, not once a batch
+@lru_cache(maxsize=64)  # copied to a device once, not once per batch
 def constants(transform: ImageTransform, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """(C, 1, 1) scale and shift of the normalisation, and the grey weights."""
     mean = torch.tensor(transform.mean, dtype=torch.float64)[:, None, None]

@@ -30,7 +30,7 @@ def score_words(records: Sequence[RunRecord]) -> str:
 
 
 def plot_accuracy(records: Sequence[RunRecord], width: float) -> Plot:
-    """Mean score over rounds, a line a method, a band over seeds (or over clients)."""
+    """Mean score over rounds, a line per method, a band over seeds (or over clients)."""
     return _score_over(records, width, "round")
 
 
@@ -116,7 +116,7 @@ def plot_graph_error(records: Sequence[RunRecord], width: float) -> Plot:
 
 
 def gains(records: Sequence[RunRecord]) -> list[Row]:
-    """One row a client of a run: its score, and its gain over local learning where known."""
+    """One row per client of a run: its score, and its gain over local learning where known."""
     rows: list[Row] = []
     for label, runs in group_runs(records).items():
         for record in (records[run] for run in runs):

@@ -14,7 +14,7 @@ from scool.recording.disk import write_bytes
 from scool.recording.folder import make_folder
 
 KINDS: dict[str, tuple[Callable[[Sequence[RunRecord], float], Plot], str]] = {
-    "accuracy": (plot_accuracy, "score over rounds, a line a method"),
+    "accuracy": (plot_accuracy, "score over rounds, a line per method"),
     "graph": (plot_graph, "who learns from whom in the last round, beside the true graph"),
     "graph-error": (
         plot_graph_error,

@@ -275,7 +275,7 @@ def _rows_of(
     folder: RunFolder, name: str, header: Mapping[str, Any], damage: list[str]
 ) -> list[dict[str, Any]]:
     """The lines of a log that can be believed. A last line that was cut off while the run was
-    going on is no damage."""
+    going on is not damage."""
     path = folder.path / name
     try:
         found = folder.lines(name)
@@ -301,7 +301,7 @@ def is_run(path: Path) -> bool:
 def check_run(name: str, path: Path) -> None:
     """
     Raises:
-        RunError: the folder given for `name` is no run.
+        RunError: the folder given for `name` is not a run.
     """
     if is_run(path):
         return
@@ -319,7 +319,7 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         if not path.is_dir():
-            raise RunError(f"run = {str(path)!r} is no folder: give a run or a comparison")
+            raise RunError(f"run = {str(path)!r} is not a folder: give a run or a comparison")
         inside = [path] if is_run(path) else _inside(path)
         if not inside:
             raise RunError(

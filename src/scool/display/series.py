@@ -101,7 +101,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def final_scores(record: RunRecord) -> list[float | None]:
-    """Of the last evaluated round, one a client."""
+    """Of the last evaluated round, one per client."""
     return list(record.evaluated[-1]["scores"]) if record.evaluated else []
 
 

@@ -77,7 +77,7 @@ def check_draw(draw: CrossDraw, task: Task, objective: Objective) -> None:
     remedy = "only labels can be noisy in this way; leave it at 0 for regression"
     fits = not draw.cross_noise or task == "classification"
     require(fits, "cross_noise", draw.cross_noise, remedy)
-    remedy = f"loss = {objective.name!r} is no log-likelihood; use cross_entropy, or leave it at 0"
+    remedy = f"loss = {objective.name!r} is not a log-likelihood; use cross_entropy, or give 0"
     is_sound = not draw.cross_noise or objective.is_standard(task)
     require(is_sound, "cross_noise", draw.cross_noise, remedy)
 

@@ -46,7 +46,7 @@ class Metric:
         require(is_fit, "metrics", self.name, f"this is {task}: give {fitting}")
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> float:
-        """Its value for one client; NaN where outputs are no numbers.
+        """Its value for one client; NaN where outputs are not numbers.
 
         Raises:
             ConfigError: the function fails, or gives something else than a number.

@@ -39,7 +39,7 @@ class Paired:
     """(S,) to name clients by, where each seed has its own."""
     split_ratio: float = 0.0
     """Test samples of a client over its training samples, where seeds deal out the same samples
-    anew; 0: every seed has samples of its own."""
+    again; 0: every seed has samples of its own."""
 
     @property
     def by_client(self) -> Tensor:
@@ -153,7 +153,7 @@ def paired_difference(
         higher_is_better: False for losses and errors: what falls is a gain.
         same_clients: whether client k is the same one in every seed.
         seeds: (S,) to name clients by, where each seed has its own.
-        split_ratio: test samples over training samples, where seeds split the same samples anew.
+        split_ratio: test samples over training samples, where seeds split the same samples again.
 
     >>> gain = paired_difference([[80.0, 60.0], [84.0, 62.0]], [[75.0, 63.0], [75.0, 63.0]])
     >>> gain.mean, gain.by_client.tolist(), gain.names_worse(["Bern", "Ulm"])

@@ -111,7 +111,7 @@ def _scores(engine: Engine, theta: Tree, federation: Federation, split: Split) -
 
     measured = engine.measure(theta, split, metric)
     broken = ~getattr(federation, split).is_finite().to(measured.device)
-    measured[broken] = torch.nan  # whatever a model answers to what is no number
+    measured[broken] = torch.nan  # whatever a model answers to what is not a number
     loss, *scores = measured.unbind(dim=-1)
     if is_classification:
         return Scores(scores[0], loss, scores[1])

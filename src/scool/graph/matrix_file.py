@@ -13,7 +13,7 @@ def read_matrix(path: str) -> Tensor:
     """The numbers of a file, float64.
 
     Args:
-        path: `.npy` as `numpy.save` writes it; `.csv` or `.txt` with a line a row, commas or
+        path: `.npy` as `numpy.save` writes it; `.csv` or `.txt` with a line per row, commas or
             spaces between the numbers.
 
     Raises:

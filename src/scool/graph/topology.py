@@ -184,7 +184,7 @@ def check_mixing_matrix(
         tolerance: slack for symmetry and row sums.
 
     Raises:
-        ConfigError: w is no tensor, not square, not of that size, not finite, negative, not
+        ConfigError: w is not a tensor, not square, not of that size, not finite, negative, not
             symmetric, rows do not sum to one, or the graph falls apart.
     """
     given: Any = w

@@ -18,7 +18,7 @@ class LocalSGD:
 
     A round is `epochs` passes over the client's data, or `steps` mini-batches where that is given.
     Batches go on where the last round stopped, each pass in a fresh order; momentum and Adam's
-    moments start anew every round.
+    moments start afresh in every round.
     """
 
     lr: float = 0.01

@@ -177,7 +177,7 @@ class Objective:
 
 
 def _checked(name: str, loss: Loss) -> Loss:
-    """A loss of one's own that says what is wrong with what it gives."""
+    """A loss of your own that says what is wrong with what it gives."""
 
     def checked(outputs: Tensor, targets: Tensor) -> Tensor:
         values = loss(outputs, targets)
@@ -196,14 +196,14 @@ def _checked(name: str, loss: Loss) -> Loss:
 class CrossDraw:
     r"""Samples for the cross losses $L_{ij} = L(D_j; \theta_i)$.
 
-    One batch of ten a pair, as released, leaves the graph noisy; fifty samples bring its distance
+    One batch of ten per pair, as released, leaves the graph noisy; fifty samples bring its distance
     to the truth from 0.45 to 0.05 on CIFAR-10, at little cost.
     """
 
     cross_samples: int = 50
-    """Samples of D_j a pair is judged by; 0 takes all of D_j."""
+    """Samples of D_j that a pair is judged by; 0 takes all of D_j."""
     cross_draw: Literal["shared", "pair"] = "shared"
-    """`shared`: one draw of D_j a round serves all models; `pair`: a fresh draw for every pair."""
+    """`shared`: one draw of D_j per round serves all models; `pair`: a draw for every pair."""
     cross_augment: bool = True
     """Send the samples through the training augmentation (where the data has one)."""
     cross_noise: float = 0.0

@@ -111,7 +111,7 @@ def verify(path: Path, head: str = "") -> Verified:
             "are as they were written, the rest proves nothing"
         ) from error
     if head and head not in seen:
-        raise RunError(f"{path} does not hold the line with hash {head}: it was written anew")
+        raise RunError(f"{path} does not hold the line with hash {head}: it was rewritten")
     return Verified(number, before, left, refused)
 
 

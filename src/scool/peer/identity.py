@@ -169,7 +169,7 @@ def check_leaf(leaf: bytes, name: str, authority: bytes) -> None:
 
 def read_key(data: bytes) -> ec.EllipticCurvePrivateKey:
     """Raises:
-    ConfigError: it is no such key.
+    ConfigError: it is not such a key.
     """
     try:
         found = serialization.load_pem_private_key(data, password=None)

@@ -107,7 +107,7 @@ def make_invite(
 
     Args:
         requests: the members, in the order of their places; later ones dial earlier ones.
-        folder: where a network of one's own is.
+        folder: where a network of your own is.
         days: that the certificates are valid.
 
     Raises:

@@ -97,7 +97,7 @@ def agree(
 
     Args:
         options: of the method.
-        model: options of the network, or `function` for one of one's own, in a file of `folder`.
+        model: options of the network, or `function` for one of your own, in a file of `folder`.
 
     Raises:
         ScoolError: says what is not possible.

@@ -225,7 +225,7 @@ def _config(
 
 
 def _rights(root: str, place: int, names: Sequence[str]) -> dict[str, Any]:
-    """Who may send what to this member: under one's own keys all, elsewhere only questions, which
+    """Who may send what to this member: under its own keys all, elsewhere only questions, which
     name the certificate's owner, so that the audit knows who asked."""
 
     def rule(id: str, flow: str, messages: list[str], keys: list[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a prior inherits and reads, and what one of one's own must be and return."""
+"""What a prior inherits and reads, and what a prior of your own must be and return."""
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -107,7 +107,7 @@ def sweep_key(seed: int, purpose: str, round: int) -> int:
 
 
 def check_prior(prior: Any) -> None:
-    """Refuse what is no prior.
+    """Refuse what is not a prior.
 
     Raises:
         ConfigError: it cannot infer a graph, or says nothing known about self-loops.

@@ -46,7 +46,7 @@ class Dirac(GraphPrior[DiracState]):
     self_mode: SelfMode = "gated"
     """w_ii is the share a client keeps of its own model."""
     matrix: Tensor | None = field(default=None, compare=False)
-    """(K, K) one's own graph instead of a named one; from Python only."""
+    """(K, K) a graph of your own instead of a named one; from Python only."""
 
     def __post_init__(self) -> None:
         check_fields(self)

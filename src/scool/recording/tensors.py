@@ -142,7 +142,7 @@ def read_tensors(
 
 
 def _check_header(start: bytes, size: int) -> None:
-    """Check that the header can be as long as it says, before anybody reserves memory for it."""
+    """Check that the header can be as long as it says, before memory is reserved for it."""
     if len(start) < 8:
         raise ValueError("it is cut off")
     length = struct.unpack("<Q", start)[0]

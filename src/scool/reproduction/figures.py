@@ -173,7 +173,7 @@ def named(record: RunRecord, name: str) -> RunRecord:
 
 
 def plot_convergence(rows: Sequence[Measured]) -> Plot:
-    """A line a row, a band over the seeds where lines are few.
+    """A line per row, a band over the seeds where lines are few.
 
     Where they are many, SCooL and the true graph have axes of their own, with the same scales, and
     that of the accuracy begins where the ends of all lines can be told apart: half of what they

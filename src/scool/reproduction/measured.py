@@ -26,7 +26,7 @@ SAME_RUN = "the same run"
 
 @dataclass(frozen=True)
 class Measured:
-    """The runs of one row that have the same length, one a seed."""
+    """The runs of one row that have the same length, one per seed."""
 
     row: Row
     config: RunConfig  # of the first seed that the command asks for
@@ -79,7 +79,7 @@ def find_records(folders: Sequence[Path]) -> tuple[list[RunRecord], list[str]]:
     seen = set[Path]()  # one folder may lie in another
     for folder in folders:
         if not folder.is_dir():
-            raise RunError(f"results = {str(folder)!r} is no folder: give one with run folders")
+            raise RunError(f"results = {str(folder)!r} is not a folder: give one with run folders")
         for header in sorted(folder.rglob("run.json")):
             if header.resolve() in seen:
                 continue
@@ -258,7 +258,7 @@ def _against(measured: Measured, all_rows: Sequence[Measured]) -> dict[str, Any]
         for m in all_rows
         if m.row.name == row.against
         and m.rounds == (m.row.rounds if is_whole else measured.rounds)  # like with like
-        and (is_whole or row.family)  # rounds of different rows of the table are no common measure
+        and (is_whole or row.family)  # rounds of different rows of the table have no common measure
     ]
     theirs = references[0].accuracies if references else {}
     if references and references[0].records == measured.records:

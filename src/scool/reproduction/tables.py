@@ -60,7 +60,7 @@ EXPLANATION = (
 
 
 def markdown_table(rows: Sequence[Summary]) -> str:
-    """One table, a line a row."""
+    """One table, a line per row."""
     head, lines = _cells(rows)
     right = ["---"] + ["---:"] * (len(head) - 1)
     return "\n".join("| " + " | ".join(line) + " |" for line in [head, right, *lines])
@@ -109,7 +109,7 @@ def _ours(row: Summary) -> str:
     if row["clients"] != row["protocol_clients"]:
         words.append(f"({row['clients']} clients, the paper {row['protocol_clients']})")
     elif row["samples"] not in (None, row["protocol_samples"]):
-        words.append(f"({row['samples']} samples a client, the paper {row['protocol_samples']})")
+        words.append(f"({row['samples']} samples per client, the paper {row['protocol_samples']})")
     return " ".join(words)
 
 

@@ -26,7 +26,7 @@ def checked_model(build: Any) -> Callable[[], nn.Module]:
     """A function that builds a module, and says so where it does not.
 
     Raises:
-        ConfigError: it is no function.
+        ConfigError: it is not a function.
     """
     remedy = "give a name, a ModelConfig, an nn.Module, or a function that builds one"
     require(callable(build), "model", build, remedy)
@@ -114,7 +114,7 @@ def check_verbs(method: Method[Any], engine: Engine) -> None:
 
 
 def completed(method: Any) -> Any:
-    """A method with what the files hold that its options name; one's own stays what it is."""
+    """A method with what the files hold that its options name; one of your own stays what it is."""
     whole = as_method(method).complete()
     return whole.own if isinstance(whole, Adopted) else whole
 
@@ -219,7 +219,7 @@ def as_mixed(info: Mapping[str, Any], active: Tensor) -> dict[str, Any]:
 
 
 def check_test(federation: Federation, strict: bool, is_first: bool) -> None:
-    """Say whose test data are no numbers; those clients get no score.
+    """Say whose test data are not numbers; those clients get no score.
 
     Raises:
         QuarantineError: there are some, and the run is strict.

@@ -140,7 +140,7 @@ def _add_to(digest: Any, t: Tensor) -> None:
 
 
 def _options(algorithm: Any) -> dict[str, Any]:
-    """The options of a method as JSON holds them; one's own class may have others, by type."""
+    """The options of a method as JSON holds them; a class of your own may have others, by type."""
     options = as_dict(algorithm) if is_dataclass(algorithm) else {}
     return _as_json(options)
 

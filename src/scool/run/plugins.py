@@ -1,4 +1,4 @@
-"""Methods of one's own for the command line: from a Python file that a person names (`--plugin`),
+"""Methods of your own for the command line: from a Python file that a person names (`--plugin`),
 or from installed packages (entry points in the group `scool.methods`).
 
 A file is executed only if a person has named it in this very command. A record names the file of
@@ -218,5 +218,5 @@ def check_sources(recorded: Mapping[str, Source], folder: Path, *, is_new: bool 
             continue
         raise RunError(
             f"{words} (SHA-256 {str(then.get('sha256'))[:12]}, now {now['sha256'][:12]}): bring "
-            "back the old file, or start anew in another folder"
+            "back the old file, or start again in another folder"
         )

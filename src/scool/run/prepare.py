@@ -110,7 +110,7 @@ def prepare_model(model: Model, federation: Federation, seed: int) -> tuple[nn.M
 
 
 def model_options(model: Model) -> dict[str, Any] | None:
-    """Which network by name, so that its parameters can be used later; None for one's own."""
+    """Which network by name, so that its parameters can be used later; None for your own."""
     if isinstance(model, str):
         model = ModelConfig(model=model)
     return as_dict(model) if isinstance(model, ModelConfig) else None

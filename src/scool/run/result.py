@@ -34,12 +34,12 @@ class Result:
     seconds: float
     theta: Tree  # the models, client axis first, on the CPU
     score: Tensor  # (K,) test accuracy in percent, or R^2 for regression
-    history: Sequence[Mapping[str, Any]]  # one row a round, as in metrics.jsonl
+    history: Sequence[Mapping[str, Any]]  # one row per round, as in metrics.jsonl
     graphs: Mapping[int, Matrix]  # the mixing weights of every round; edges of many clients
     federation: Federation
     module: nn.Module = field(repr=False)
     run_dir: Path | None = None
-    network: Mapping[str, Any] | None = None  # the model by name and options; None: one's own
+    network: Mapping[str, Any] | None = None  # the model by name and options; None: your own
     run: str | None = None  # the identity in every file of its records
 
     @property
@@ -182,7 +182,7 @@ class Result:
         ).eval()
 
     def to_pandas(self, of: Literal["rounds", "clients"] = "rounds") -> Any:
-        """A pandas table: one row a round, or one row a client."""
+        """A pandas table: one row per round, or one row per client."""
         from scool.run.views import clients_frame, rounds_frame
 
         if of not in ("rounds", "clients"):

@@ -73,7 +73,7 @@ def _describe_scores(scores: Scores, federation: Federation) -> dict[str, Any]:
 
 
 def describe_owners(engine: Engine, slow: list[int]) -> dict[str, Any]:
-    """Who took no part in the round and who did fewer steps, where anybody did; of many clients
+    """Who took no part in the round and who did fewer steps, where any did; of many clients
     how many."""
     absent = engine.health.absent.nonzero()[:, 0].tolist()
     shown = {"absent": absent, "slow": [c for c in slow if bool(engine.active[c])]}

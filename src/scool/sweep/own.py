@@ -1,4 +1,4 @@
-"""Comparisons and searches from Python, on anybody's data and with anybody's methods."""
+"""Comparisons and searches from Python, on data of your own and with methods of your own."""
 
 import json
 import sys

@@ -48,7 +48,7 @@ class ComparisonResult:
     @property
     def has_same_clients(self) -> bool:
         """Whether client k is the same one in every seed, judged by the names: benchmarks deal out
-        their data anew with each seed."""
+        their data again with each seed."""
         first, *others = self.federations
         return all(
             other is first

@@ -82,7 +82,7 @@ def _finished(out: Path, about: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The lines of `tune.jsonl`; a last one that a kill cut off does not count.
 
     Raises:
-        RunError: a line is no finished run; the file stays as it is.
+        RunError: a line is not a finished run; the file stays as it is.
     """
     path, run = out / LOG, about.get("run")
     before = first_link(run, LOG) if run else None

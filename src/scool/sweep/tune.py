@@ -203,7 +203,7 @@ def _score(job: Job, federation: Federation, recorders: Sequence[Recorder]) -> d
     except QuarantineError as error:
         return {"score": None, "spread": None, "problem": str(error)}
     score, health = result.score, result.health
-    # whose data are no numbers is lost with every candidate; who breaks in training, with this one
+    # whose data are not numbers is lost with every candidate; who breaks in training, with this one
     broken = health.lost("training")
     if broken or result.history[-1].get("diverged"):
         who = f"clients {', '.join(map(str, broken))}" if broken else "some clients"

@@ -135,7 +135,7 @@ def mix_and_move(engine: Engine, weights: Matrix, theta: Tree, half: Tree) -> Tr
 
 
 def per_client(value: Tensor, like: Tensor) -> Tensor:
-    """(n,) numbers, one a client, shaped to multiply a stacked tensor (n, ...)."""
+    """(n,) numbers, one per client, shaped to multiply a stacked tensor (n, ...)."""
     return value.to(like).view(-1, *[1] * (like.dim() - 1))
 
 

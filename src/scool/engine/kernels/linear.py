@@ -1,7 +1,8 @@
 """Linear layers of stacked clients: the backward pass and the SGD step in one reading of W.
 
-With ten samples a client a linear layer is bound by reading its weights. The gradient of the inputs
-and the update both need W; done apart, 328 MB of the paper's CIFAR network are read twice a step.
+With ten samples per client a linear layer is bound by reading its weights. The gradient of the
+inputs and the update both need W; done apart, 328 MB of the paper's CIFAR network are read twice in
+every step.
 """
 
 import torch

@@ -110,7 +110,7 @@ def by_community(pairs: Tensor, counts: list[int]) -> Tensor:
 
 @dataclass(frozen=True)
 class Shard(Federation):
-    """Some clients of a federation. It may lack what the others hold, so it is not checked anew."""
+    """Some clients of a federation. It may lack what others hold, so it is not checked again."""
 
     def __post_init__(self) -> None:
         pass

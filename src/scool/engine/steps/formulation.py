@@ -220,7 +220,7 @@ class Formulation:
         anchor: Tree | None,
     ) -> CapturedSteps:
         """The capture for such a phase: an old one where there is one. Two are kept, for methods
-        that train two models a round."""
+        that train two models per round."""
         shapes = tuple(None if part is None else part.shape for part in phase)
         key = (rule, type(stepper), shapes)
         if key not in self._captured:

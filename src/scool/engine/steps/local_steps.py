@@ -87,7 +87,7 @@ class Stepper(Protocol):
     def load(
         self, buffers: Tree, theta: Tree, anchor: Tree | None, start: Tensor | None = None
     ) -> None:
-        """Start anew from other models, or from rows `start` of them, in the same buffers."""
+        """Start again from other models, or from rows `start` of them, in the same buffers."""
         ...
 
     def step(self, buffers: Tree, batch: Batch, active: Tensor) -> Tensor:
@@ -226,7 +226,7 @@ def one_client(
 class GradientStepper:
     """Any optimiser of `LocalSGD` on gradients of any formulation.
 
-    Agrees with `torch.optim` on each client alone. State starts anew every round, because the
+    Agrees with `torch.optim` on each client alone. State starts afresh in every round, because the
     model it belongs to is replaced by the mixture.
     """
 

@@ -72,7 +72,7 @@ function drawPartition() {
   if (!counts.some((row) => row.some((n) => n > 0))) return noChart("c-partition", "There are no such samples.");
   const { order, words } = arrangement();
   const total = counts.map((row) => row.reduce((a, b) => a + b, 0));
-  const about = `${fed.name}: ${Math.min(...total)} to ${Math.max(...total)} samples a client.`;
+  const about = `${fed.name}: ${Math.min(...total)} to ${Math.max(...total)} samples per client.`;
   const names = order.map((i) => plain(clientName(i, fed)));
   const xaxis = { ...ticks(order, fed), title: { text: `client, by ${words}` }, showgrid: false };
   if (fed.classes.length === 1) {
