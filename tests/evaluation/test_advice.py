@@ -23,10 +23,11 @@ def test_each_owner_is_told_what_pays() -> None:
     found = advice([ROW, {"round": 1}], GRAPH, ["Bern", "Genf", "Uri"])
     assert found == [
         "Bern gains from others: 68% a shared body, 30% one model for all. On its held-out "
-        "samples, against learning alone: a shared body +6.0 points, one model for all -10.0 points. It "
-        "learns most from Genf (0.80).",
+        "samples, against learning alone: a shared body +6.0 points, one model for all "
+        "-10.0 points. It learns most from Genf (0.80).",
         "Genf learns mostly alone: 90% learning alone, 10% a shared body. On its held-out "
-        "samples, against learning alone: a shared body -0.5 points, one model for all -40.0 points.",
+        "samples, against learning alone: a shared body -0.5 points, one model for all "
+        "-40.0 points.",
         "Uri gains from others: 50% a shared body, 25% learning alone, 25% one model for all. It "
         "was never judged itself and does what suits the others.",
     ]
