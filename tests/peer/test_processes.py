@@ -55,3 +55,4 @@ def test_the_command_says_how_it_went(capsys: pytest.CaptureFixture[str]) -> Non
     assert run_command([*command.split(), "--check", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["strips"] == ["##", "##"] and found["score"] == found["simulator"]
+    assert found["memory"] > 1_000_000

@@ -1,7 +1,7 @@
 """What became of a simulated run: who took part when, and how it compares with one process that has
 all clients."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, final
@@ -44,10 +44,11 @@ class Summary:
     disagreement: float  # the largest difference between two peers' views of the last graph
     seconds: float
     median_round: float
-    longest_round: float  # of peers that were neither killed nor asleep
+    longest_round: float  # of those that `undisturbed` leaves
     simulator_round: float
     received: int
     ledger: int
+    memory: int  # bytes of the largest process at its end
     growth: float  # of the memory of the process that grew most
     failures: list[str]
 
@@ -116,17 +117,14 @@ class Outcome:
         composed = torch.stack([graph[i] for i, graph in enumerate(graphs)])
         sure = torch.stack(graphs).amax(0) - torch.stack(graphs).amin(0)
         strips, expected = self.strips, self.simulated
-        harmed = {p for fault in self._plan.faults if fault.kind != "cut" for p in fault.peers}
-        times = [f.rows(TIMING) for f in self._folders]
         calm = [
             row["seconds"]
-            for i, rows in enumerate(times)
-            if i not in harmed
-            for row in rows
-            if strips[i][row["round"]] != AWAY and row["round"] > 0
+            for i, folder in enumerate(self._folders)
+            for row in folder.rows(TIMING)
+            if row["round"] in undisturbed(strips[i], self._own_faults(i))
         ]
         if not calm:
-            raise RunError("no peer took part without a fault: leave one in peace")
+            raise RunError("no round passed without faults: plan more rounds, or fewer faults")
         sizes = self._watched.memory.values()
         last = [rows[-1]["scores"][i] for i, rows in enumerate(self._rows)]
         agreement = self.agreement
@@ -148,9 +146,15 @@ class Outcome:
             round(expected.seconds / agreement.rounds, 4),
             self._watched.received,
             sum(row["bytes"] for row in expected.history),
+            max((end for _, end in sizes), default=0),
             round(max((end / max(start, 1) for start, end in sizes), default=1.0), 3),
             self._watched.failures,
         )
+
+    def _own_faults(self, place: int) -> set[int]:
+        """The rounds in which a peer was killed or put to sleep."""
+        faults = [fault for fault in self._plan.faults if fault.kind != "cut"]
+        return {fault.round for fault in faults if place in fault.peers}
 
     def _ari(self, graph: Tensor) -> float | None:
         if self._groups is None:
@@ -203,6 +207,18 @@ class Outcome:
         return wrong
 
 
+def undisturbed(strip: str, faults: Collection[int]) -> set[int]:
+    """The rounds that no fault of the peer's own made longer: not the first, none in which one may
+    have begun, and none beside one that it was away from.
+
+    >>> sorted(undisturbed("##########..###", {7}))
+    [1, 2, 3, 4, 13, 14]
+    """
+    rounds = range(1, len(strip))
+    near = {t + shift for t in faults for shift in range(-2, 3)}
+    return {t for t in rounds if t not in near and AWAY not in strip[t - 1 : t + 2]}
+
+
 def as_json(found: Summary) -> dict[str, Any]:
     return asdict(found)
 
@@ -227,6 +243,10 @@ def as_text(found: Summary, wrong: Sequence[str]) -> str:
     share = f"{found.received / found.ledger:.2f} of" if found.ledger else "ledger"
     lines.append(
         f"received {human_bytes(found.received)}, {share} the ledger's {human_bytes(found.ledger)}"
+    )
+    lines.append(
+        f"a process held {human_bytes(found.memory)} at most, and grew {found.growth:.2f} times "
+        "after a quarter of the rounds"
     )
     lines += [f"WRONG: {words}" for words in wrong]
     return "\n".join(lines)
