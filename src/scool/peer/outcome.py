@@ -37,6 +37,7 @@ class Summary:
     rounds: int
     strips: list[str]  # per peer, a sign per round
     rounds_missed: int  # peers times rounds
+    healed: list[int | None]  # per cut, the rounds until all took part again; None: they never did
     score: float  # mean over peers
     simulator: float
     ari: float | None  # of the graph whose rows are the peers' own, to the true groups
@@ -135,6 +136,7 @@ class Outcome:
             agreement.rounds,
             strips,
             sum(strip.count(AWAY) for strip in strips),
+            healing(strips, [f.round for f in self._plan.faults if f.kind == "cut"]),
             float(np.mean(last)),
             float(expected.score.mean()),
             self._ari(composed),
@@ -189,6 +191,8 @@ class Outcome:
                 f"a round took {found.longest_round:.1f} s, with a deadline of "
                 f"{self.agreement.deadline:g} s"
             )
+        if lasting := found.healed.count(None):
+            wrong.append(f"{lasting} of {len(found.healed)} cuts did not heal before the next one")
         if found.growth > GROWTH and found.rounds >= 40:
             wrong.append(f"the memory of a process grew by a factor of {found.growth:.2f}")
         return wrong
@@ -219,6 +223,21 @@ def undisturbed(strip: str, faults: Collection[int]) -> set[int]:
     return {t for t in rounds if t not in near and AWAY not in strip[t - 1 : t + 2]}
 
 
+def healing(strips: Sequence[str], cuts: Sequence[int]) -> list[int | None]:
+    """Per cut, which begins in such a round, the rounds until all see all again; 0 where that never
+    ceased, None where it did for good, or until the next cut.
+
+    >>> healing(["####oo####oo", "####.o####oo"], [1, 3, 9])
+    [0, 3, None]
+    """
+    is_whole = [set(signs) == {TOOK_PART} for signs in zip(*strips, strict=True)]
+    found: list[int | None] = []
+    for first, end in zip(cuts, [*cuts[1:], len(is_whole)], strict=True):
+        broken = next((t for t in range(first, end) if not is_whole[t]), first)
+        found.append(next((t - first for t in range(broken, end) if is_whole[t]), None))
+    return found
+
+
 def as_json(found: Summary) -> dict[str, Any]:
     return asdict(found)
 
@@ -231,6 +250,9 @@ def as_text(found: Summary, wrong: Sequence[str]) -> str:
     lines.append(
         f"score {both}; rounds missed {found.rounds_missed} of {found.peers * found.rounds}"
     )
+    if found.healed:
+        whole = ", ".join("never" if t is None else str(t) for t in found.healed)
+        lines.append(f"rounds from each cut until all took part again: {whole}")
     if found.ari is not None:
         lines.append(
             f"ARI of the graph {found.ari:g}, simulator {found.simulator_ari:g}; peers' "
