@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from scipy import stats
 
 import scool
 from commands import code_of
@@ -121,12 +122,20 @@ def test_owners_who_lose_are_counted_with_and_without_noise() -> None:
                     "score": mean,
                     "problem": None,
                     "scores": own,
+                    "owners": ["Bern", "Ulm", "Lyon", "Graz"],
                 }
     rows = {row["method"]: row for row in rows_of(study, Lines(known))}
     row = rows["fedavg"]
     assert row["worse"] == 0.5  # the second and the third
     assert row["clearly_worse"] == 0.25  # the third is as much above as below, by the seed
     assert (row["clearly_better"], row["owners_clearly_worse"]) == (0.5, [1])
+    assert row["owners_worse"] == ["Ulm", "Lyon"]
+    gains = [2.0, -29 / 3, -1.0, 1.0]  # of the owners, mean over the seeds
+    ends = stats.ttest_1samp(gains, 0).confidence_interval(0.95)
+    mine = (row["gain_clients_low"], row["gain_clients_high"])
+    assert mine == pytest.approx((ends.low, ends.high))
+    text = setting_table(setting, list(rows.values()))
+    assert "| 50 %: Ulm, Lyon |" in text and f"| {ends.low:+.2f} to {ends.high:+.2f} |" in text
     assert row["worst_tenth"] == pytest.approx((50 + 51 + 51) / 3)
     assert [rows[name]["rank"] for name in ("dpsgd", "local", "fedavg")] == [1, 2, 3]
     assert rows["local"]["gain"] is None and row["gain"] < 0 < rows["dpsgd"]["gain"]

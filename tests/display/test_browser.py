@@ -130,7 +130,7 @@ def test_gains_are_told_with_both_spreads(tab: Tab, made: Path) -> None:
         for text, ends in ((seeds, gain.over_seeds), (clients, gain.over_clients)):
             assert ends is not None and text == f"{ends.low:+.2f} to {ends.high:+.2f}"
         assert worse == f"{len(gain.worse)} of {gain.compared}"
-        assert who.startswith(", ".join(gain.names_worse()[:5]) or "nobody")
+        assert who.startswith(", ".join(gain.names_worse[:5]) or "nobody")
 
 
 def test_the_slider_changes_the_heat_map(tab: Tab) -> None:

@@ -37,16 +37,18 @@ def test_splits_of_the_same_samples_widen_what_an_owner_may_call_noise() -> None
 
 
 def test_who_is_worse_off_is_named_the_worst_first() -> None:
-    gain = paired_difference([[1.0, 5.0, 3.0, 9.0]], [[2.0, 5.0, 8.0, math.nan]])
+    names = ["Bern", "Ulm", "Lyon", "Graz"]
+    gain = paired_difference([[1.0, 5.0, 3.0, 9.0]], [[2.0, 5.0, 8.0, math.nan]], names=names)
     assert gain.worse == [2, 0]
-    assert gain.names_worse(["Bern", "Ulm", "Lyon", "Graz"]) == ["Lyon", "Bern"]
+    assert gain.names_worse == ["Lyon", "Bern"]
+    assert gain.words().endswith("2 of 3 clients worse off: Lyon, Bern")
     assert gain.compared == 3
     assert gain.share_worse == pytest.approx(2 / 3)
 
 
 def test_a_smaller_loss_is_a_gain() -> None:
     gain = paired_difference([[0.2, 0.9]], [[0.5, 0.8]], higher_is_better=False)
-    assert gain.names_worse() == ["1"]
+    assert gain.names_worse == ["1"]
     assert gain.mean == pytest.approx(0.1)
 
 
@@ -60,9 +62,10 @@ def test_seeds_with_clients_of_their_own_are_not_averaged_by_place() -> None:
     assert paired_difference(ours, theirs).share_worse == 0
     apart = paired_difference(ours, theirs, same_clients=False)
     assert apart.share_worse == 0.5
-    assert apart.names_worse() == ["1 of seed 1", "0 of seed 2"]
-    named = paired_difference(ours, theirs, same_clients=False, seeds=[7, 9])
-    assert named.names_worse(["Bern", "Ulm"]) == ["Ulm of seed 7", "Bern of seed 9"]
+    assert apart.names_worse == ["1 of seed 1", "0 of seed 2"]
+    for names in (["Bern", "Ulm"], ["Bern", "Ulm", "Lyon", "Graz"]):
+        named = paired_difference(ours, theirs, same_clients=False, seeds=[7, 9], names=names)
+        assert named.names_worse == ["Ulm of seed 7", f"{names[-2]} of seed 9"]
     assert apart.over_clients is not None and apart.over_clients.count == 4
 
 

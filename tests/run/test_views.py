@@ -5,6 +5,7 @@ import csv
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import networkx as nx
@@ -247,3 +248,18 @@ def test_clients_have_their_names_in_files_and_on_axes(tmp_path: Path) -> None:
     assert lines[2] == '"port, old",hill,1.0'
     axes = graph.plot().axes[0]
     assert [tick.get_text() for tick in axes.get_yticklabels()] == list(names)
+
+
+def test_what_clients_gain_over_another_run(result: scool.Result) -> None:
+    names = tuple("abcdef")
+    named = replace(result, federation=replace(result.federation, client_names=names))
+    score = named.score - torch.tensor([3.0, 0.0, -2.0, 1.0, -4.0, 0.0])
+    gain = named.against(replace(named, score=score))
+    assert gain.mean == pytest.approx(-2 / 6) and gain.over_clients is not None
+    assert gain.share_worse == pytest.approx(2 / 6) and gain.names_worse == ["e", "c"]
+    start = scool.fit(result.federation, "mlp", scool.LocalOnly(), rounds=1, device="cpu")
+    loss = result.against(start, "log_loss")
+    fall = start.evaluate("log_loss") - result.evaluate("log_loss")
+    assert loss.by_client.tolist() == pytest.approx(fall.tolist())  # what falls is a gain
+    with pytest.raises(ConfigError, match="same clients and test samples"):
+        result.against(scool.fit(classification(), "linear", scool.LocalOnly(), rounds=1))

@@ -127,6 +127,7 @@ def test_files_of_a_comparison(any_result: Result, tmp_path: Path) -> None:
     assert lost["accuracy"].isna().all()
     table = pd.read_csv(tmp_path / "summary.csv", index_col="method")
     assert table.loc["mine", "vs_alone_mean"] == pytest.approx(2.25)
+    assert table.loc["mine", "share_worse"] == 0.25 and table.loc["mine", "names_worse"] == "Ulm"
     assert table.loc["mine", "worse_off"] == 1 and table.loc["mine", "compared"] == 4
     assert table.loc["mine", "vs_alone_low_over_seeds"] == pytest.approx(2.25)
     rows = json.loads((tmp_path / "summary.json").read_text())["methods"]

@@ -17,6 +17,7 @@ from scool.display.records import RunRecord, check_run, read_run
 from scool.display.series import figures, paired_runs
 from scool.errors import printable
 from scool.evaluation.metrics import metric_columns
+from scool.evaluation.paired import listed
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,7 @@ def client_by_client(a: RunRecord, b: RunRecord) -> dict[str, Any] | None:
     """What each client gains with B over A, as `Paired.to_dict` has it; None for other clients."""
     if not (a.evaluated and b.evaluated and a.same_clients(b)):
         return None
-    names = b.clients.client_names if b.clients else None
-    return paired_runs([(b, a)]).to_dict(names)
+    return paired_runs([(b, a)]).to_dict()
 
 
 def first_difference(a: RunRecord, b: RunRecord) -> int | None:
@@ -97,8 +97,8 @@ def _worse(clients: dict[str, Any]) -> str:
     mean, ends = clients["mean"], clients["over_clients"]
     sure = f" (95 % over clients: {ends[0]:+.4g} to {ends[1]:+.4g})" if ends else ""
     gain = "" if mean is None else f"With B clients gain {mean:+.4g} on average{sure}. "
-    most, count = clients["names_worse"][:5], clients["worse"]
-    named = f" ({', '.join(most)}{', ...' if count > 5 else ''})" if most else ""
+    count, names = clients["worse"], clients["names_worse"]
+    named = f" ({listed(names)})" if names else ""
     return f"{gain}{count} of {clients['clients']} clients are worse off with B{named}."
 
 

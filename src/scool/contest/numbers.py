@@ -69,7 +69,7 @@ def _row(setting: Setting, entry: Entry, lines: Lines, theirs: dict[int, Tensor]
         "masked": _mean([run["masked"] for run in runs if run.get("masked") is not None]),
         "published": setting.published.get(entry.name),
         "worst_tenth": _mean([sign * _worst(scores) for scores in ours.values()]),
-        **_beside(setting, entry, ours, theirs, _split_ratio(runs)),
+        **_beside(setting, entry, ours, theirs, _split_ratio(runs), _names(runs)),
         "rank": None,
         "bytes": _mean([run["bytes"] for run in runs if "bytes" in run]),
         "epochs": _mean([run["epochs"] for run in runs if run.get("epochs") is not None]),
@@ -93,6 +93,7 @@ def _beside(
     ours: dict[int, Tensor],
     theirs: dict[int, Tensor],
     split_ratio: float,
+    names: Sequence[str] | None,
 ) -> Row:
     """What it gains over learning alone, for all and client by client."""
     seeds = [seed for seed in sorted(ours) if seed in theirs]
@@ -103,25 +104,36 @@ def _beside(
     a, b = (torch.full((len(seeds), widest), math.nan, dtype=torch.float64) for _ in range(2))
     for row, seed in enumerate(seeds):
         a[row, : len(ours[seed])], b[row, : len(theirs[seed])] = ours[seed], theirs[seed]
-    found = paired_difference(a, b, same_clients=setting.same_clients, split_ratio=split_ratio)
-    ends = found.over_seeds
+    found = paired_difference(
+        a,
+        b,
+        same_clients=setting.same_clients,
+        seeds=seeds,
+        names=names,
+        split_ratio=split_ratio,
+    )
+    ends, others = found.over_seeds, found.over_clients
     can_tell = setting.same_clients and len(seeds) > 1 and found.compared > 0
     better = [own is not None and own.low > ROUND_OFF for own in found.own_noise]
     return {
         "gain": found.mean,
         "gain_low": ends.low if ends else None,
         "gain_high": ends.high if ends else None,
+        "gain_clients_low": others.low if others else None,
+        "gain_clients_high": others.high if others else None,
         "worse": found.share_worse if found.compared else None,
         "clearly_worse": len(found.clearly_worse) / found.compared if can_tell else None,
         "clearly_better": sum(better) / found.compared if can_tell else None,
         "owner_gains": [_rounded(gain) for gain in found.by_client.tolist()],
+        "owners_worse": found.names_worse if names else None,
         "owners_clearly_worse": found.clearly_worse if can_tell else None,
     }
 
 
 BESIDE = (
-    *("gain", "gain_low", "gain_high", "worse", "clearly_worse", "clearly_better"),
-    *("owner_gains", "owners_clearly_worse"),
+    *("gain", "gain_low", "gain_high", "gain_clients_low", "gain_clients_high"),
+    *("worse", "clearly_worse", "clearly_better"),
+    *("owner_gains", "owners_worse", "owners_clearly_worse"),
 )
 
 
@@ -132,6 +144,11 @@ def _rounded(value: float) -> float | None:
 def _split_ratio(runs: Sequence[Line]) -> float:
     """Test samples over training samples."""
     return _mean([run["split_ratio"] for run in runs if "split_ratio" in run]) or 0.0
+
+
+def _names(runs: Sequence[Line]) -> Sequence[str] | None:
+    """The owners, where a run says who they are."""
+    return next((run["owners"] for run in runs if run.get("owners")), None)
 
 
 def _validation(tuned: Sequence[Any], sign: int) -> float | None:

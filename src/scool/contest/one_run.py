@@ -49,6 +49,8 @@ def line_of(task: Task, data_dir: str | None) -> dict[str, Any]:
     if stage == "test":
         line["scores"] = [None if number is None else round(number, 6) for number in _plain(scores)]
         line |= _over_rounds(setting, result)
+        if federation.client_names is not None:
+            line["owners"] = list(federation.client_names)
         line["split_ratio"] = round(int(federation.test.mask.sum()) / sizes, 4)
     return line | {
         "rounds": result.rounds,

@@ -8,10 +8,13 @@ from scool.columns import human_bytes
 from scool.contest.numbers import Row
 from scool.contest.plan import Setting, Study
 from scool.display.figure import as_csv
+from scool.evaluation.paired import listed
 from scool.sweep.search import words
 
 FORMAT = "scool-contest-1"
 NOTHING = "–"
+NAMED = 3
+"""Owners that a cell names."""
 WORDS = {"accuracy": "accuracy %", "auc": "AUC", "r2": "R2", "rmse": "RMSE (less is better)"}
 
 
@@ -72,7 +75,9 @@ def _cells(row: Row, digits: int) -> dict[str, str]:
         "± owners": _number(row["std_clients"], digits),
         "worst tenth": _number(row["worst_tenth"], digits),
         "gain": _signed(row["gain"], digits),
-        "worse off": _share(row["worse"]),
+        "95 % over seeds": _ends(row["gain_low"], row["gain_high"], digits),
+        "95 % over owners": _ends(row["gain_clients_low"], row["gain_clients_high"], digits),
+        "worse off": _share(row["worse"]) + _who(row["owners_worse"]),
         "beyond noise": _share(row["clearly_worse"]),
         "better beyond noise": _share(row["clearly_better"]),
         "rank": NOTHING if row["rank"] is None else f"{row['rank']:g}",
@@ -110,9 +115,11 @@ EXPLANATION = (
     "`mean` is over owners and seeds; `± seeds` is the standard deviation of the seeds' means, "
     "`± owners` that over owners, mean over seeds; `worst tenth` is the mean of the tenth of the "
     "owners that have least. `gain` is the mean difference to learning alone, owner by owner with "
-    "the same seeds, positive where the method is better. `worse off` are the owners whose mean "
-    "gain over the seeds is below 0; `beyond noise` those whose own interval lies below 0, `better "
-    "beyond noise` those where it lies above. An owner's own interval is Student's t at 95 % over "
+    "the same seeds, positive where the method is better, with its 95 % intervals (Student's t) "
+    "over seeds, for these owners, and over owners, for others like these. `worse off` are the "
+    "owners whose mean gain over the seeds is below 0, the worst first by name; "
+    "`beyond noise` those whose own interval lies below 0, `better beyond noise` those where it "
+    "lies above. An owner's own interval is Student's t at 95 % over "
     "the seeds, its variance widened by the ratio r of test to training samples (1 / seeds + r in "
     "place of 1 / seeds; Nadeau and Bengio 2003), as the seeds split the same samples again. `at "
     "most` is the largest share beyond noise of the federations; `below alone` counts those where "
@@ -142,6 +149,14 @@ def _signed(value: float | None, digits: int) -> str:
         return NOTHING
     text = f"{value:+,.{digits}f}" if abs(value) < 1e6 else f"{value:+.1e}"
     return text.lstrip("+-") if not text.strip("+-0.") else text
+
+
+def _ends(low: float | None, high: float | None, digits: int) -> str:
+    return NOTHING if low is None else f"{_signed(low, digits)} to {_signed(high, digits)}"
+
+
+def _who(names: Sequence[str] | None) -> str:
+    return f": {listed(names, NAMED)}" if names else ""
 
 
 def _share(value: float | None) -> str:

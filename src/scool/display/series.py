@@ -124,8 +124,7 @@ def against_local(
     known = [(record, everybody[alone]) for record, alone in pairs if alone is not None]
     if not known or all(record.is_local_only for record, _ in known):
         return None
-    clients = known[0][0].clients
-    return paired_runs(known).to_dict(clients.client_names if clients else None)
+    return paired_runs(known).to_dict()
 
 
 def paired_runs(pairs: Sequence[tuple[RunRecord, RunRecord]]) -> Paired:
@@ -139,7 +138,9 @@ def paired_runs(pairs: Sequence[tuple[RunRecord, RunRecord]]) -> Paired:
     same = len({record.federation_key for record, _ in pairs}) == 1
     same = same or (len(names) == 1 and names != {()})
     seeds = [record.seed or 0 for record, _ in pairs]
-    return paired_difference(ours, theirs, same_clients=same, seeds=seeds)
+    first = pairs[0][0].clients
+    known = first.client_names if first else None
+    return paired_difference(ours, theirs, same_clients=same, seeds=seeds, names=known)
 
 
 def figures(records: Sequence[RunRecord]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def comparison_columns(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
     found += ["std_over_seeds"] if _has(summaries, "std_over_seeds") else []
     if _has(summaries, "vs_alone"):
         ends = [f"vs_alone_{end}_over_clients" for end in ("low", "high")]
-        found += ["vs_alone_mean", *ends, "worse_off", "compared"]
+        found += ["vs_alone_mean", *ends, "worse_off", "compared", "share_worse", "names_worse"]
     if any((s.get("vs_alone") or {}).get("over_seeds") for s in summaries):
         found += [f"vs_alone_{end}_over_seeds" for end in ("low", "high")]
     return [*found, *(column.name for column in _columns(summaries))]

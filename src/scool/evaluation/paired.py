@@ -37,6 +37,8 @@ class Paired:
     as in benchmarks that deal out their data by the seed."""
     seeds: Sequence[int] | None = None
     """(S,) to name clients by, where each seed has its own."""
+    names: Sequence[str] | None = None
+    """(K,) of the clients, or (S * K,) where each seed has its own; None: their numbers."""
     split_ratio: float = 0.0
     """Test samples of a client over its training samples, where seeds deal out the same samples
     again; 0: every seed has samples of its own."""
@@ -93,16 +95,17 @@ class Paired:
         each = self.differences.T if self.same_clients else ()
         return [interval(own, split_ratio=self.split_ratio) for own in each]
 
-    def names_worse(self, names: Sequence[str] | None = None) -> list[str]:
+    @property
+    def names_worse(self) -> list[str]:
         """The clients that are worse off by name, or else number; the worst first."""
         clients = self.differences.shape[1]
-        words = names or range(clients)
+        words = self.names or range(clients)
         if self.same_clients:
             return [str(words[k]) for k in self.worse]
         seeds = self.seeds or range(1, len(self.differences) + 1)
-        return [f"{words[k % clients]} of seed {seeds[k // clients]}" for k in self.worse]
+        return [f"{words[k % len(words)]} of seed {seeds[k // clients]}" for k in self.worse]
 
-    def to_dict(self, names: Sequence[str] | None = None) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """For JSON: None where a number is not defined."""
         return {
             "mean": _finite(self.mean),
@@ -111,7 +114,7 @@ class Paired:
             "clients": self.compared,
             "worse": len(self.worse),
             "share_worse": _finite(self.share_worse),
-            "names_worse": self.names_worse(names),
+            "names_worse": self.names_worse,
         }
 
     def words(self, digits: int = 2) -> str:
@@ -123,7 +126,8 @@ class Paired:
         if not self.compared:
             return "no client has a number with both methods"
         parts = [f"{self.mean:+.{digits}f}", f"95 %: {self._spreads(digits)}"]
-        return "; ".join([*parts, f"{len(self.worse)} of {self.compared} clients worse off"])
+        who = f": {listed(self.names_worse)}" if self.worse and self.names else ""
+        return "; ".join([*parts, f"{len(self.worse)} of {self.compared} clients worse off{who}"])
 
     def _spreads(self, digits: int) -> str:
         both = (("seeds", self.over_seeds), ("clients", self.over_clients))
@@ -143,6 +147,7 @@ def paired_difference(
     higher_is_better: bool = True,
     same_clients: bool = True,
     seeds: Sequence[int] | None = None,
+    names: Sequence[str] | None = None,
     split_ratio: float = 0.0,
 ) -> Paired:
     """What each client gains with the first method over the second.
@@ -153,16 +158,29 @@ def paired_difference(
         higher_is_better: False for losses and errors: what falls is a gain.
         same_clients: whether client k is the same one in every seed.
         seeds: (S,) to name clients by, where each seed has its own.
+        names: of the clients, (K,), or (S * K,) where each seed has its own.
         split_ratio: test samples over training samples, where seeds split the same samples again.
 
-    >>> gain = paired_difference([[80.0, 60.0], [84.0, 62.0]], [[75.0, 63.0], [75.0, 63.0]])
-    >>> gain.mean, gain.by_client.tolist(), gain.names_worse(["Bern", "Ulm"])
+    >>> ours, theirs = [[80.0, 60.0], [84.0, 62.0]], [[75.0, 63.0], [75.0, 63.0]]
+    >>> gain = paired_difference(ours, theirs, names=["Bern", "Ulm"])
+    >>> gain.mean, gain.by_client.tolist(), gain.names_worse
     (2.5, [7.0, -2.0], ['Ulm'])
     """
     a, b = (torch.atleast_2d(torch.as_tensor(x, dtype=torch.float64).cpu()) for x in (ours, theirs))
     if a.shape != b.shape:
         raise ValueError(f"{tuple(a.shape)} and {tuple(b.shape)} numbers are not of the same runs")
-    return Paired(a - b if higher_is_better else b - a, same_clients, seeds, split_ratio)
+    gains = a - b if higher_is_better else b - a
+    return Paired(gains, same_clients, seeds, names, split_ratio)
+
+
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """Names in a line, and how many more there are.
+
+    >>> listed(["Bern", "Ulm", "Lyon"], most=2)
+    'Bern, Ulm and 1 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def interval(values: Tensor, level: float = LEVEL, split_ratio: float = 0.0) -> Interval | None:

@@ -15,7 +15,8 @@ from scool.data.client import Samples, find_client
 from scool.data.federation import PARTS, Federation, Part
 from scool.errors import require, unknown
 from scool.evaluation.advice import advice
-from scool.evaluation.metrics import Function, Metric, as_metric
+from scool.evaluation.metrics import SCORE, Function, Metric, as_metric
+from scool.evaluation.paired import Paired, paired_difference
 from scool.graph.edges import Matrix, as_matrix
 from scool.health import Health
 from scool.models import unstack
@@ -166,6 +167,30 @@ class Result:
                 else math.nan
             )
         return torch.tensor(values, dtype=torch.float64)
+
+    def against(self, other: "Result", metric: str | Metric | Function | None = None) -> Paired:
+        """What each client gains with this run over another one on the same clients, such as one
+        alone: the mean with its interval over clients, the share that is worse off, and who. Over
+        several seeds `scool.compare` has it.
+
+        Args:
+            metric: to compare by, see `evaluate`; default: the score.
+
+        Raises:
+            ConfigError: the other run was judged on other data.
+        """
+        ours, theirs = self.federation, other.federation
+        is_same = ours.client_names == theirs.client_names and all(
+            a.shape == b.shape and bool((a == b).all())
+            for a, b in ((ours.test.y, theirs.test.y), (ours.test.mask, theirs.test.mask))
+        )
+        require(is_same, "other", other, "give a run on the same clients and test samples")
+        found = as_metric(SCORE[ours.task] if metric is None else metric)
+        a, b = (
+            run.score if metric is None else run.evaluate(found, "test") for run in (self, other)
+        )
+        better, names = found.higher_is_better, ours.client_names
+        return paired_difference(a, b, higher_is_better=better, names=names)
 
     def ready(self, client: int | str) -> ClientModel:
         """A client's model with all that is needed for prediction, as `scool.load_model` gives

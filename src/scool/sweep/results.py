@@ -11,14 +11,12 @@ from torch import Tensor
 from scool.columns import COLUMNS
 from scool.data.federation import Federation
 from scool.errors import require, unknown
-from scool.evaluation.paired import Paired, paired_difference
+from scool.evaluation.paired import Paired, listed, paired_difference
 from scool.recording.disk import write_bytes, write_json
 from scool.run.result import Result, finite
 from scool.sweep.runner import Diverged
 
 Outcome = Result | Diverged
-SHOWN = 8
-"""Names of clients that a table lists."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,8 +92,24 @@ class ComparisonResult:
                 require(name is not None, "other", name, f"name one of {known}")
                 unknown("method", str(name), self.methods)
         assert other is not None
-        a, b = self.scores(method), self.scores(other)
-        return paired_difference(a, b, same_clients=self.has_same_clients)
+        return paired_difference(
+            self.scores(method),
+            self.scores(other),
+            same_clients=self.has_same_clients,
+            seeds=self.seeds,
+            names=self._names,
+        )
+
+    @property
+    def _names(self) -> list[str]:
+        """The clients of all seeds by name, or else number, as many for each seed."""
+        widest = max(federation.num_clients for federation in self.federations)
+        numbers = [str(k) for k in range(widest)]
+        every = [
+            [*names, *numbers[len(names) :]] if (names := federation.client_names) else numbers
+            for federation in self.federations
+        ]
+        return [name for names in every for name in names]
 
     def summary(self) -> list[dict[str, Any]]:
         """One line per method, as `scool compare --json` prints it."""
@@ -110,21 +124,8 @@ class ComparisonResult:
         over_seeds = finite(means.std()) if len(means) > 1 else None
         versus = None
         if self.alone not in (None, method):
-            gain = self.paired(method)
-            versus = {
-                "method": self.alone,
-                **gain.to_dict(),
-                "names_worse": [self._word(place) for place in gain.worse],
-            }
+            versus = {"method": self.alone, **self.paired(method).to_dict()}
         return {"std_over_seeds": over_seeds, "vs_alone": versus}
-
-    def _word(self, place: int) -> str:
-        """A client by name, or else number; with its seed, where each has clients of its own."""
-        widest = max(federation.num_clients for federation in self.federations)
-        row, client = divmod(place, widest)
-        federation = self.federations[row]
-        word = federation.client_names[client] if federation.client_names else str(client)
-        return word if self.has_same_clients else f"{word} of seed {self.seeds[row]}"
 
     # ------------------------------------------------------------------ tables
 
@@ -193,10 +194,8 @@ class ComparisonResult:
             return []
         notes: list[str] = []
         for method in self.methods:
-            names = [self._word(place) for place in self.paired(method).worse]
-            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-            if names:
-                notes.append(f"worse off with {method}: {', '.join(names[:SHOWN])}{more}")
+            if names := self.paired(method).names_worse:
+                notes.append(f"worse off with {method}: {listed(names)}")
         return notes
 
     def __repr__(self) -> str:
@@ -217,7 +216,9 @@ def flat(row: Mapping[str, Any]) -> dict[str, Any]:
         for end, value in zip(("low", "high"), versus.get(f"over_{what}") or (), strict=False)
     }
     gain = {"vs_alone_mean": versus.get("mean"), "worse_off": versus.get("worse")}
-    return {**row, **gain, **ends, "compared": versus.get("clients")}
+    share, who = versus.get("share_worse"), "; ".join(versus.get("names_worse") or ())
+    gain |= {"compared": versus.get("clients"), "share_worse": share, "names_worse": who}
+    return {**row, **gain, **ends}
 
 
 def summarise(results: Sequence[Outcome]) -> dict[str, Any]:
