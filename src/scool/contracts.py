@@ -398,6 +398,8 @@ class Method(Generic[S]):
     """The next round goes on from the models in `theta`, not from others beside them."""
     learns_graph: bool = False
     """The weights depend on what the clients learned, not only on options and the seed."""
+    averages_updates: str = ""
+    """The option because of which it averages updates; empty where it averages models."""
     meets: Meets = "peers"
     """Whom a client exchanges models with."""
     verbs: frozenset[str] = frozenset()

@@ -47,7 +47,8 @@ def test_run_resume_and_rerun(
     assert Path("other/metrics.jsonl").read_bytes() == metrics
     with pytest.raises(RunError, match="'other' exists already"):
         dispatch(words)
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")  # torchrun starts it again: it goes on
+    monkeypatch.setenv("WORLD_SIZE", "1")  # torchrun starts it again: it goes on
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert dispatch(words) == 0
 
 

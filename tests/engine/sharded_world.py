@@ -97,10 +97,12 @@ def steps(
     for t in range(ROUNDS):
         engine.begin_round(t)
         state, info = algorithm.step(engine, state, t)
-        found |= {
-            f"{t}/{name}": torch.as_tensor(as_matrix(value)).double()
-            for name, value in info.items()
-        }
+        for name, value in info.items():
+            parts = value if isinstance(value, dict) else {"": value}  # by kind, of `scool`
+            found |= {
+                f"{t}/{name}{part}": torch.as_tensor(as_matrix(values)).double()
+                for part, values in parts.items()
+            }
         found[f"{t}/active"] = engine.active.double()
         metrics = chosen_metrics(METRIC[federation.task], federation.task)
         scores = evaluate(judge, state.theta, federation, metrics=metrics)

@@ -21,6 +21,7 @@ TABLE1 = r"<!-- begin table1 {}-\w+ from .+? -->\n\n(.*?)\n\n<!-- end"
 
 
 def _cells(line: str) -> list[str]:
+    line = re.sub(r"<!--.*?-->", "", line)
     return [cell.strip().replace("*", "") for cell in line.strip("|").split("|")]
 
 

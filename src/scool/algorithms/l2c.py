@@ -62,6 +62,10 @@ class L2C(Method[L2CState]):
     validation: float = 0.2
     """Share of the training samples set aside, where the federation has no validation data."""
 
+    @property
+    def averages_updates(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return "average" if self.average == "updates" else ""
+
     def __post_init__(self) -> None:
         check_fields(self)
         check_learning(self.meta_lr, self.meta_decay, self.fraction)

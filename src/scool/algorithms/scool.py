@@ -126,6 +126,11 @@ class SCooL(Method[SCooLState]):
         return not isinstance(self.prior, Dirac)
 
     @property
+    def averages_updates(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        is_sum = self.aggregate == "updates" and self._prior.mixes == "updates"
+        return "aggregate" if is_sum and self.shares_data else ""
+
+    @property
     def verbs(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The verbs that these options need."""
         return verbs_of(self)

@@ -105,7 +105,8 @@ class Tracks(Method[TracksState]):
     @property
     def verbs(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Those of the kinds, and what judges them."""
-        return frozenset({"judge", "view"}).union(*(m.verbs for m in self.methods().values()))
+        kinds = self.methods().values()
+        return frozenset({"judge", "view"}).union(*(kind.verbs for kind in kinds))
 
     @property
     def _names(self) -> tuple[str, ...]:

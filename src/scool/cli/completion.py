@@ -11,7 +11,7 @@ from scool.cli.help import Option, options_of
 from scool.cli.run import RunCommand
 from scool.cli.tune import TuneCommand
 from scool.data.catalogue import DataConfig
-from scool.data.datasets import DATASETS
+from scool.data.datasets import DATASETS, OWN_TABLE
 from scool.errors import ConfigError, nearest
 
 USAGE = """usage: scool completion bash|zsh
@@ -64,7 +64,7 @@ def script() -> str:
     )
     filled = {
         "@COMMANDS@": " ".join(COMMANDS),
-        "@DATASETS@": " ".join(name for name in DATASETS if name != "own-table"),
+        "@DATASETS@": " ".join(name for name in DATASETS if name != OWN_TABLE),
         "@METHODS@": " ".join(METHODS),
         "@OPTIONS@": "\n".join(cases),
     }

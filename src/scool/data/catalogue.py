@@ -9,6 +9,7 @@ import torch
 
 from scool.data.build import from_partition
 from scool.data.datasets import DATASETS as DATASETS
+from scool.data.datasets import OWN_TABLE
 from scool.data.datasets import Dataset as Dataset
 from scool.data.digits import TEST_SIZE, digits, digits_by_class
 from scool.data.federation import Federation, Task, Truth
@@ -78,7 +79,7 @@ class DataConfig:
         if self.data:
             self._take_file()
         else:
-            is_named = spelled(self.dataset) == "own-table"
+            is_named = spelled(self.dataset) == OWN_TABLE
             require(not is_named, "dataset", self.dataset, "give the file: --data FILE")
             for name, value in vars(self.table).items():
                 is_default = value == getattr(TableOptions, name)
@@ -97,9 +98,9 @@ class DataConfig:
 
     def _take_file(self) -> None:
         """The file has the place of the dataset; records name it by its whole path."""
-        is_free = self.dataset in (DataConfig.dataset, "own-table")
+        is_free = self.dataset in (DataConfig.dataset, OWN_TABLE)
         require(is_free, "dataset", self.dataset, "leave it out, or leave out --data")
-        object.__setattr__(self, "dataset", "own-table")
+        object.__setattr__(self, "dataset", OWN_TABLE)
         object.__setattr__(self, "data", str(Path(self.data).expanduser().absolute()))
 
     @property

@@ -49,10 +49,13 @@ class Dataset:
     regression_rate: float = 0.02
 
 
+OWN_TABLE = "own-table"
+"""What `--data FILE` stands for; nobody names it."""
+
 DATASETS: dict[str, Dataset] = {
     "digits": Dataset("8x8 handwritten digits, carried by scikit-learn", 10, clients=40),
     "synthetic": Dataset("planted groups with a known graph, made in memory", 5, clients=20),
-    "own-table": Dataset(
+    OWN_TABLE: Dataset(
         "a table of your own: --data FILE --client COLUMN --label COLUMN", 0, rate=0.05
     ),
     "cifar10": Dataset(

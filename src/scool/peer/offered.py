@@ -3,8 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-from scool.algorithms.dada import Dada
-from scool.algorithms.l2c import L2C
 from scool.algorithms.scool import SCooL
 from scool.algorithms.truth import Truth
 from scool.contracts import Method
@@ -61,9 +59,7 @@ def check_elastic(method: Method[Any], name: str = "") -> None:
 
 def _averages_updates(plain: Any) -> str:
     """The option by which a method averages updates; empty where it averages models."""
-    if isinstance(plain, SCooL) and plain.prior.mixes == "updates" and plain.shares_data:
-        return "aggregate" if plain.aggregate == "updates" else ""
-    return "average" if isinstance(plain, L2C) and plain.average == "updates" else ""
+    return getattr(plain, "averages_updates", "")
 
 
 def averaging_models(method: Method[Any]) -> Method[Any]:
@@ -75,8 +71,7 @@ def averaging_models(method: Method[Any]) -> Method[Any]:
 
 def _needs_all_distances(method: Method[Any]) -> bool:
     """Each peer knows those of its own model only."""
-    plain = method.plain
-    return isinstance(plain, Dada) or (isinstance(plain, SCooL) and plain.model_coupling > 0)
+    return isinstance(method.plain, SCooL) and method.plain.model_coupling > 0
 
 
 def _knows_its_graph(method: Method[Any]) -> bool:

@@ -229,10 +229,12 @@ def healing(strips: Sequence[str], cuts: Sequence[int]) -> list[int | None]:
 
     >>> healing(["####oo####oo", "####.o####oo"], [1, 3, 9])
     [0, 3, None]
+    >>> healing(["####", "####"], [])
+    []
     """
     is_whole = [set(signs) == {TOOK_PART} for signs in zip(*strips, strict=True)]
     found: list[int | None] = []
-    for first, end in zip(cuts, [*cuts[1:], len(is_whole)], strict=True):
+    for first, end in zip(cuts, [*cuts, len(is_whole)][1:], strict=True):
         broken = next((t for t in range(first, end) if not is_whole[t]), first)
         found.append(next((t - first for t in range(broken, end) if is_whole[t]), None))
     return found

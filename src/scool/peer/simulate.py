@@ -165,11 +165,11 @@ def _watch(
         for place in everyone:
             if status := peers.status(place):
                 latest[place] = status["round"]
-        if now >= measured + MEASURE:
-            measured = now
-            for place in [place for place in everyone if latest.get(place, 0) >= rounds // 4]:
-                if size := peers.memory(place):
-                    memory[place] = (memory.get(place, (size,))[0], size)
+        is_time = now >= measured + MEASURE
+        measured = now if is_time else measured
+        for place in [place for place, round in latest.items() if round >= rounds // 4]:
+            if (is_time or place not in memory) and (size := peers.memory(place)):
+                memory[place] = (memory.get(place, (size,))[0], size)
         done = sorted((latest.get(place, 0) for place in everyone), reverse=True)[plan.peers // 2]
         first = now if first is None and done else first
         for when, act in [item for item in due if item[0] <= now]:
