@@ -1,5 +1,6 @@
 """One run of a contest as one line of its log. This happens in a worker process."""
 
+import math
 import warnings
 from dataclasses import replace
 from functools import lru_cache
@@ -49,6 +50,7 @@ def line_of(task: Task, data_dir: str | None) -> dict[str, Any]:
     if stage == "test":
         line["scores"] = [None if number is None else round(number, 6) for number in _plain(scores)]
         line |= _over_rounds(setting, result)
+        line |= _kinds(result)
         if federation.client_names is not None:
             line["owners"] = list(federation.client_names)
         line["split_ratio"] = round(int(federation.test.mask.sum()) / sizes, 4)
@@ -70,6 +72,21 @@ def _over_rounds(setting: Setting, result: Result) -> dict[str, Any]:
     if setting.answers == "all":
         found["masked"] = result.history[-1].get(f"{MASKED}_mean")
     return found
+
+
+def _kinds(result: Result) -> dict[str, Any]:
+    """What a method with several kinds of model chose for each client at the end, and how well each
+    kind did on what it holds out."""
+    last = result.history[-1]
+    return {
+        name: {kind: [_short(value) for value in values] for kind, values in last[name].items()}
+        for name in ("tracks", "held_out")
+        if name in last
+    }
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else round(value, 4)
 
 
 def scores_of(result: Result, metric: str) -> Tensor:
