@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import scool
+from scool.cli.main import run_command
 from scool.data.arrays import from_arrays
 from scool.errors import ScoolError
 from scool.graph.edges import as_matrix
@@ -217,3 +218,11 @@ def test_a_pilot_that_cannot_be(members: dict, words: str, tmp_path: Path) -> No
     with pytest.raises(ScoolError, match=words):
         make_pilot(tmp_path / "pilot", members, Trial(), None, classification())
     assert not (tmp_path / "pilot").exists()
+
+
+def test_the_command_makes_a_pilot_of_either_mode(tmp_path: Path) -> None:
+    members = [f"{name}={address}" for name, address in ADDRESSES.items()]
+    command = ["peer", "pilot", str(tmp_path / "pilot"), *members, "--mode", "elastic"]
+    assert run_command([*command, "--deadline", "5"]) == 0
+    agreement = Agreement.read(tmp_path / "pilot" / "ann")
+    assert (agreement.mode, agreement.deadline) == ("elastic", 5.0)

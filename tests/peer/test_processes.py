@@ -10,6 +10,7 @@ pytest.importorskip("zenoh", reason="pip install scool[peer]")
 pytest.importorskip("cryptography", reason="pip install scool[peer]")
 
 from scool.cli.main import run_command
+from scool.peer.agreement import Agreement
 from scool.peer.faults import read_faults
 from scool.peer.outcome import Outcome, Summary
 from scool.peer.pilot import Trial
@@ -52,9 +53,12 @@ def test_elastic_processes_die_sleep_come_late_and_are_cut_off(tmp_path: Path) -
     assert rounds is not None and 2 < rounds < 18
 
 
-def test_the_command_says_how_it_went(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_how_it_went(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model.toml").write_text("hidden = [5]\n")
     command = "peer simulate --peers 2 --groups 1 --rounds 2 --method local --mode strict"
-    assert run_command([*command.split(), "--check", "--json"]) == 0
+    files = ["--model", str(tmp_path / "model.toml"), "--out", str(tmp_path / "peers")]
+    assert run_command([*command.split(), *files, "--check", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
+    assert tuple(Agreement.read(tmp_path / "peers" / "peer-0").model["hidden"]) == (5,)
     assert found["strips"] == ["##", "##"] and found["score"] == found["simulator"]
     assert found["memory"] > 1_000_000

@@ -50,6 +50,10 @@ class PilotCommand:
     """Communication rounds."""
     seed: int = 0
     """Decides the first model, the batches, every draw, and the digits."""
+    mode: str = "strict"
+    """strict: every round waits for all; elastic: it goes on without who is late."""
+    deadline: float = 60.0
+    """elastic: seconds that a round waits at most."""
     options: Path | None = None
     """A TOML file with options of the method."""
 
@@ -123,7 +127,13 @@ def _pilot(arguments: Sequence[str]) -> int:
         if not equals or name in addresses:
             raise ConfigError(f"member {member!r} is not possible: give name=host:port, each once")
         addresses[name] = address
-    trial = Trial(command.method, command.rounds, command.seed)
+    trial = Trial(
+        command.method,
+        command.rounds,
+        command.seed,
+        mode=command.mode,  # type: ignore[arg-type]  # checked with the agreement
+        deadline=command.deadline,
+    )
     options = read_toml(str(command.options)) if command.options else {}
     folders = make_pilot(command.folder, addresses, trial, options)
     print("Each owner takes its folder to its machine and runs")

@@ -53,6 +53,8 @@ class SimulateCommand:
     """Groups of owners that name the digits differently."""
     options: Path | None = None
     """A TOML file with options of the method."""
+    model: Path | None = None
+    """A TOML file with options of the network, such as hidden = [64]."""
     out: Path | None = None
     """Keep the owners' folders here."""
     limit: float = 600.0
@@ -93,6 +95,7 @@ def simulate(arguments: Sequence[str]) -> int:
         command.loss,
         command.pace,
         command.limit,
+        read_toml(str(command.model)) if command.model else {},
     )
     data = load(DataConfig(clients=command.peers, groups=command.groups), command.seed)
 

@@ -37,9 +37,10 @@ def make_pilot(
     trial: Trial,
     options: Mapping[str, Any] | None = None,
     federation: Federation | None = None,
+    model: Mapping[str, Any] | None = None,
 ) -> list[Path]:
     """A folder per member below `folder`, with keys, agreement and data (handwritten digits unless
-    a federation with as many clients is given).
+    a federation with as many clients is given). `model` has options of the network.
 
     Raises:
         ScoolError: a name, an address, an option or the folder is not possible.
@@ -55,7 +56,7 @@ def make_pilot(
     authority_key, authority = new_authority("pilot")
     leaves: dict[str, bytes] = {}
     members = [Member(name, address, "") for name, address in addresses.items()]
-    agree(trial, members, Kind.of(federation), options)  # refuses before anything is written
+    agree(trial, members, Kind.of(federation), options, model)  # refuses before anything is written
     for name, address in addresses.items():
         files, key = Files.of(_new(folder / name)), new_key()
         write_key(files.key, key)
@@ -64,7 +65,7 @@ def make_pilot(
         files.leaf.write_bytes(leaves[name])
         files.authority.write_bytes(authority)
     members = [replace(member, leaf=fingerprint(leaves[member.name])) for member in members]
-    agreement = agree(trial, members, Kind.of(federation), options)
+    agreement = agree(trial, members, Kind.of(federation), options, model)
     for place, name in enumerate(addresses):
         _fill(folder / name, agreement, leaves, federation, place)
     return [folder / name for name in addresses]

@@ -37,6 +37,7 @@ class Plan(NamedTuple):
     loss: float = 0.0  # share of pieces of data that come later, because a packet was lost
     pace: float = 0.0  # seconds that a round takes at least, as longer training would
     limit: float = 600.0  # seconds after which the rest is ended
+    model: Mapping[str, Any] = {}  # options of the network
 
 
 class Watched(NamedTuple):
@@ -73,7 +74,7 @@ def simulate(
     addresses = free_addresses(plan.peers)
     names = [f"peer-{place}" for place in range(plan.peers)]
     pilot = dict(zip(names, addresses, strict=True))
-    folders = make_pilot(folder, pilot, plan.trial, options, federation)
+    folders = make_pilot(folder, pilot, plan.trial, options, federation, plan.model)
     with ExitStack() as held:
         links = None
         if plan.loss or any(fault.kind == "cut" for fault in plan.faults):
