@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from scool.data.transform import CIFAR10, MNIST
+from scool.engine.steps import formulation
 from scool.engine.steps.fused import FusedStack, FusedStepper
 from scool.engine.steps.local_steps import GradientStepper, vmap_gradient
 from scool.engine.steps.phases import Batch
@@ -21,7 +22,7 @@ from scool.learning.local_sgd import LocalSGD, Rule
 from scool.learning.losses import cross_entropy, squared_error
 from scool.models import Functional, cnn2, cnn4, linear, mlp, parameters_of
 from scool.types import Tree
-from toys import assert_trees_close, assert_trees_equal
+from toys import assert_trees_close, assert_trees_equal, classification, softmax_regression, start
 
 CLIENTS, BATCH, STEPS = 3, 4, 5
 
@@ -346,6 +347,26 @@ def test_convolutions_in_triton() -> None:
         timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_vmap_is_tried_only_where_steps_go_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first use loads torch's compiler, which takes a second."""
+    calls: list[Batch] = []
+
+    def counted(model: Functional, loss: Callable[..., Tensor]) -> Callable[..., object]:
+        gradient = vmap_gradient(model, loss)
+        return lambda theta, batch: (calls.append(batch), gradient(theta, batch))[1]
+
+    monkeypatch.setattr(formulation, "vmap_gradient", counted)
+    engine, theta0 = start(classification(), softmax_regression())
+    theta = engine.replicate(theta0)
+    for round in range(2):
+        engine.train(theta, LocalSGD(lr=0.1, steps=3), round)
+    assert not calls
+    for round in range(2):
+        engine.train(theta, LocalSGD(lr=0.1, steps=3, momentum=0.5), round)
+    sizes = [len(batch.x) for batch in calls]
+    assert sizes == [1] + 6 * [engine.num_clients]  # one trial, on one client
 
 
 def test_tensors_of_the_batches_are_padded() -> None:

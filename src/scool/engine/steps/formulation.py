@@ -66,7 +66,7 @@ class Formulation:
     | CUDA | sequence of known layers | stacked layers, captured |
     | CUDA | the same, plain SGD in float32 | update fused into the backward pass, captured |
 
-    What `vmap` takes is found out at the first use, on one client and two samples.
+    What `vmap` takes is found out before its first use, on one client and two samples.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Formulation:
         self.is_bf16 = _check_precision(precision, device)
         self.is_cuda = device.type == "cuda"
         self._captured: dict[Any, CapturedSteps] = {}  # by rule and shapes, the latest last
-        self._tried: set[bool] = set()  # modes of the module, training or not
+        self._tried: set[str] = set()  # "outputs", "steps", "gradient"
         stacked = stack_module(module)
         self.may_draw = stacked is None  # random numbers; known layers do not
         fused = FusedStack.of(module) if stacked is not None else None
@@ -144,17 +144,21 @@ class Formulation:
 
     def _try_outputs(self, theta: Tree, x: Tensor) -> None:
         """Before the first evaluation: whether `vmap` takes the model without gradients."""
-        if False in self._tried:
+        if "outputs" in self._tried:
             return
         with torch.no_grad(), _unseen(x.device):
             check_outputs(self.model, unstack(theta, 0), x[:2], range(1, sys.maxsize))
             if not self._is_stacked:
                 vmap(self.model)({name: t[:1] for name, t in theta.items()}, x[None, :2])
-        self._tried.add(False)
+        self._tried.add("outputs")
 
-    def _try_training(self, samples: Samples, theta: Tree, phase: Phase) -> None:
-        """Before the first step: whether the model fits the data, and whether `vmap` takes it."""
-        if True in self._tried:
+    def _try_training(self, samples: Samples, theta: Tree, phase: Phase, is_fused: bool) -> None:
+        """Before the first step: whether the model fits the data, and whether `vmap` takes it where
+        the steps go through it. A fused step does not; the trial would only make it wait for the
+        compiler that torch then loads, about a second."""
+        is_sure = is_fused or self._is_stacked or self._is_chunked
+        wanted = {"steps"} if is_sure else {"steps", "gradient"}
+        if wanted <= self._tried:
             return
         y = samples.split.y
         if y.is_floating_point():
@@ -166,7 +170,6 @@ class Formulation:
             x, y, weight, stream = batch_at(samples, phase.of(0), step)
             batch = Batch(x[:, :2], y[:, :2], weight[:, :2], stream)
             check_outputs(self.model, unstack(theta, 0), batch.x[0], columns)
-            is_sure = self._is_stacked or self._is_chunked
             if not is_sure and not self.model.draws_by_itself:
                 try:
                     self._gradient({name: t[:1] for name, t in theta.items()}, batch)
@@ -174,7 +177,7 @@ class Formulation:
                     raise
                 except RuntimeError as error:  # in the gradient: the model tries its outputs
                     self.model.fall_back(error)
-        self._tried.add(True)
+        self._tried |= wanted
 
     def train(
         self,
@@ -194,7 +197,7 @@ class Formulation:
             self.model.training(),
             torch.autocast(self.device.type, torch.bfloat16, rounds, cache_enabled=False),
         ):
-            self._try_training(samples, theta, phase)
+            self._try_training(samples, theta, phase, isinstance(stepper, FusedStepper))
             loops = self.model.draws_by_itself or self.model.loops
             if self.is_cuda and not loops:
                 with tensor_cores():
