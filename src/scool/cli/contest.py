@@ -9,6 +9,7 @@ from pathlib import Path
 import tyro
 
 from scool.contest.figure import gains_figure
+from scool.contest.kinds import kinds_of
 from scool.contest.numbers import overall_of, rows_of
 from scool.contest.plan import Study, read_study
 from scool.contest.running import (
@@ -165,11 +166,12 @@ def _report(
     if not rows:
         raise RunError(f"no method is finished yet in {out}: the same command goes on")
     overall = overall_of(study, rows)
-    text = as_markdown(study, rows, overall)
+    kinds = kinds_of(study, lines, rows)
+    text = as_markdown(study, rows, overall, kinds)
     files = {
         "md": f"# {study.title}\n\n{EXPLANATION}\n\n{text}",
         "csv": table_csv(rows),
-        "json": as_json(study, rows, overall, notes),
+        "json": as_json(study, rows, overall, notes, kinds),
     }
     for ending, content in files.items():
         write_bytes(out / f"{study.name}.{ending}", content.encode())

@@ -8,6 +8,7 @@ from scool.columns import human_bytes
 from scool.contest.numbers import Row
 from scool.contest.plan import Setting, Study
 from scool.display.figure import as_csv
+from scool.evaluation.advice import WORDS as WORDS_OF_KINDS
 from scool.evaluation.paired import listed
 from scool.sweep.search import words
 
@@ -18,9 +19,14 @@ NAMED = 3
 WORDS = {"accuracy": "accuracy %", "auc": "AUC", "r2": "R2", "rmse": "RMSE (less is better)"}
 
 
-def as_markdown(study: Study, rows: Sequence[Row], overall: Sequence[Row]) -> str:
-    """All tables: overall, then one per setting with what was chosen below it."""
+def as_markdown(
+    study: Study, rows: Sequence[Row], overall: Sequence[Row], kinds: Sequence[Row] = ()
+) -> str:
+    """All tables: overall, what was chosen for the owners, then one per setting."""
     parts = [overall_table(overall)] if len({row["setting"] for row in rows}) > 1 else []
+    for method in dict.fromkeys(row["method"] for row in kinds):
+        own = [row for row in kinds if row["method"] == method]
+        parts += [f"### What `{method}` chose for the owners", kinds_table(own)]
     for setting in study.settings:
         own = [row for row in rows if row["setting"] == setting.name]
         if own:
@@ -111,6 +117,31 @@ def overall_table(overall: Sequence[Row]) -> str:
     return _table(head, lines)
 
 
+def kinds_table(kinds: Sequence[Row]) -> str:
+    """One line per setting: the weights of the kinds of cooperation, who learns mostly alone, and
+    what all that was worth on test data."""
+    names = list(dict.fromkeys(name for row in kinds for name in row["weights"]))
+    head = ["data", *(WORDS_OF_KINDS.get(name, name) for name in names)]
+    head += ["mostly alone", "their gain", "under the best rival", "gain of the others"]
+    head += ["under that rival", "foreseen and real gain"]
+    lines = [
+        [
+            row["title"],
+            *(_share(row["weights"].get(name)) for name in names),
+            f"{row['alone']} of {row['owners']}",
+            _signed(row["gain_alone"], row["digits"]),
+            _signed(row["rival_alone"], row["digits"])
+            + (f" ({row['rival']})" if row["rival_alone"] is not None else ""),
+            _signed(row["gain_others"], row["digits"]),
+            _signed(row["rival_others"], row["digits"])
+            + (f" ({row['rival']})" if row["rival_others"] is not None else ""),
+            _signed(row["rank_correlation"], 2),
+        ]
+        for row in kinds
+    ]
+    return _table(head, lines)
+
+
 EXPLANATION = (
     "`mean` is over owners and seeds; `± seeds` is the standard deviation of the seeds' means, "
     "`± owners` that over owners, mean over seeds; `worst tenth` is the mean of the tenth of the "
@@ -127,7 +158,11 @@ EXPLANATION = (
     "controls have none. Sent, epochs and seconds are those of one run; epochs count every pass "
     "that gradients are taken of. Where models may answer all classes, `masked` is the accuracy "
     "among the classes that a client is tested on; `best round` is the best evaluated one, which "
-    "some state in place of the last."
+    "some state in place of the last. What was chosen: the mean weight of each kind of cooperation "
+    "over owners and seeds; `mostly alone` are the owners whose weight of learning alone is above "
+    "one half; gains are means over those owners, beside what the rival with the best mean gives "
+    "the same owners; `foreseen and real gain` is Spearman's rank correlation over the owners "
+    "between the gain on held-out training samples and that on test data (of ten owners or more)."
 )
 
 
@@ -163,7 +198,13 @@ def _share(value: float | None) -> str:
     return NOTHING if value is None else f"{100 * value:.0f} %"
 
 
-def as_json(study: Study, rows: Sequence[Row], overall: Sequence[Row], notes: Sequence[str]) -> str:
+def as_json(
+    study: Study,
+    rows: Sequence[Row],
+    overall: Sequence[Row],
+    notes: Sequence[str],
+    kinds: Sequence[Row] = (),
+) -> str:
     content = {
         "format": FORMAT,
         "study": study.name,
@@ -171,6 +212,7 @@ def as_json(study: Study, rows: Sequence[Row], overall: Sequence[Row], notes: Se
         "settings": [_about(setting) for setting in study.settings],
         "rows": list(rows),
         "overall": list(overall),
+        "kinds": list(kinds),
         "notes": list(notes),
     }
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
