@@ -50,6 +50,21 @@ def test_snippets_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not list(tmp_path.iterdir()), "a snippet leaves nothing behind"
 
 
+def test_the_files_and_functions_of_the_walk_exist() -> None:
+    """CONTRIBUTING names no file that has moved."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    source = ROOT / "src" / "scool"
+    engine = source / "engine"
+    named = set(re.findall(r"`((?:[\w-]+/)*[\w-]+(?:/|\.py|\.md))`", text)) - {"utils.py"}
+    assert {"run/loop.py", "engine/", "docs/paper.md"} <= named
+    places = (ROOT, source, engine, source / "algorithms")
+    assert [name for name in named if not any((at / name).exists() for at in places)] == []
+    walked = re.findall(r"`(\w+)` in `([\w/]+\.py)`", text.replace("\n", " "))
+    assert {"carry_out", "describe_round"} <= {function for function, _ in walked}
+    for function, file in walked:
+        assert f"def {function}(" in (source / file).read_text()
+
+
 def _docstrings() -> Iterator[str]:
     for path in sorted((ROOT / "src" / "scool").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
