@@ -21,6 +21,7 @@ pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
         (["run", "scool-sbn"], "did you mean 'scool-sbm'"),
         (["run", "--rounds", "3"], "the method comes first"),
         (["run", "local", "--dataset", "digit"], "did you mean 'digits'"),
+        (["run", "local", "--dataset", "own.csv"], "--data own.csv --client COLUMN"),
         (["run", "local", "--model", "mpl"], "did you mean 'mlp'"),
         (["run", "dpsgd", "--topology", "rng"], "did you mean 'ring'"),
         (["run", "scool-dirac", "--topology", "rng"], "did you mean 'ring'"),

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
@@ -141,10 +142,15 @@ class Empty(Dataset):
         ([(np.zeros((3, 2)), np.zeros(3))], "labels are whole numbers .*y.astype"),
         ([(np.zeros((3, 2)), np.full(3, 0.5))], "labels are torch.float64"),
         ([client(3), (np.zeros((3, 4)), np.zeros(3, int))], "client 1 train samples have shape"),
-        ([(np.zeros((2, 1)), np.array([0, -1]))], "label -1"),
+        ([(np.zeros((2, 1)), np.array([0, -1]))], "label -1: labels are 0, 1, ..."),
         ([(np.zeros((2, 1)), ["cat", "dog"])], "labels are .*<U3, such as cat: encode labels as 0"),
         ([(np.zeros((2, 1)), np.array([0, None]))], "client 0 train labels are of type object"),
         ([(np.array([["a"]]), [0])], "client 0 train inputs are of type <U1"),
+        ([(np.array([[1j]]), [0])], "client 0 train inputs are complex .*: give real ones"),
+        ([(np.array([[1j]], object), [0])], "train inputs are of type object, such as 1j"),
+        ([(torch.ones(1, 1), torch.ones(1) * 1j)], "client 0 train labels are complex"),
+        ([(torch.eye(2).to_sparse(), [0, 1])], r"train inputs are sparse: give x.to_dense\(\)"),
+        ([(csr_matrix(np.eye(2)), [0, 1])], r"inputs are a csr_matrix: give .*toarray\(\)"),
         ([(np.zeros((2, 1)), [[0], [1, 2]])], "labels have samples of different lengths, such"),
         ([(np.array([[1, "red"]], object), [0])], "of type object, such as red: .*from_frame"),
         ([client(3), client(3, (0, 10**10))], "client 1 has label 10000000000, .*encode labels"),
@@ -205,7 +211,7 @@ def test_samples_of_a_dataset_need_one_shape() -> None:
 
 
 def test_refuses_options() -> None:
-    with pytest.raises(DataError, match="label 1: labels run from 0 to 0"):
+    with pytest.raises(DataError, match="label 1: labels are 0 to 0"):
         from_arrays([client(4)], num_classes=1)
     with pytest.raises(ConfigError, match=r"test_fraction = 1\.5"):
         from_arrays([client(4)], test_fraction=1.5)
@@ -223,7 +229,9 @@ def mentioned(**options: Any) -> str:
 
 def test_doubts_are_said() -> None:
     (x, y), noise = client(20), RNG.normal(size=20)
-    assert mentioned(clients=[(x, y), (x, y * 0)]) == ""
+    assert mentioned(clients=[(x, y), (x, y)]) == ""
+    said = mentioned(clients=[(x, y), (x, y * 0)])
+    assert "1 of 2 clients have training rows of one class only (clients 1): alone they" in said
     said = mentioned(clients=[(x, y, x[:4], y[:4]), (x[:10], y[:10], x[10:], y[10:])])
     assert said.startswith(
         "4 of 14 test rows are also training rows of the same client (clients 0)"
@@ -240,9 +248,10 @@ def test_doubts_are_said() -> None:
     assert "1 of 2 clients have the same target in all test samples (clients 1): R^2" in said
 
 
-def test_numbers_in_an_array_of_objects_are_numbers() -> None:
+@pytest.mark.parametrize("kind", [object, np.longdouble, ">f8"])
+def test_numbers_are_numbers_in_whatever_array(kind: Any) -> None:
     x, y = client(10)
-    f = from_arrays([(x.astype(object), y.astype(object))])
+    f = from_arrays([(x.astype(kind), y.astype(object))])
     assert torch.equal(f.train.x, from_arrays([(x, y)]).train.x)
 
 

@@ -254,6 +254,7 @@ def test_other_tables_are_the_same(tmp_path: Path) -> None:
         ({"ca": ["1", "2", "?"] * 20}, {}, "numbers as text because of 20 cells such as '\\?'"),
         ({"odd": [[1]] * 60}, {}, "column 'odd' holds values of type list"),
         ({"odd": [np.inf] * 60}, {}, "column 'odd' has infinite numbers"),
+        ({"outcome": [1j] * 60}, {"task": "regression"}, "'outcome' holds complex numbers"),
         ({"site": [None] * 60}, {}, "60 rows have no 'site'"),
         ({"outcome": RNG.random(60)}, {"task": "classification"}, "holds numbers such as .*round"),
         ({}, {"label": ["age", "outcome"], "task": "classification"}, "classification takes one"),
@@ -265,6 +266,13 @@ def test_refuses(change: dict[str, Any], options: dict[str, Any], message: str) 
     with warnings.catch_warnings(), pytest.raises((DataError, ConfigError), match=message):
         warnings.simplefilter("ignore")
         made(table().assign(**change), **({"label": "outcome"} | options))
+
+
+def test_a_table_without_rows_is_refused(tmp_path: Path) -> None:
+    table().head(0).to_csv(tmp_path / "empty.csv", index=False)
+    for data in (table().head(0), tmp_path / "empty.csv"):
+        with pytest.raises(DataError, match="has no rows: give"):
+            made(data)
 
 
 def test_columns_with_too_many_categories() -> None:
@@ -298,4 +306,4 @@ def test_small_clients() -> None:
     assert f.train.sizes.tolist() == [16, 16, 1, 16] and f.test.sizes.tolist()[2] == 0
     said = " ".join(str(w.message) for w in caught)
     assert "1 of 4 clients have no test samples (clients 'tiny')" in said
-    assert "training rows of one class only ('tiny')" in said
+    assert "training rows of one class only (clients 'tiny')" in said

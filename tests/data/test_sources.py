@@ -145,7 +145,7 @@ def test_npz(tmp_path: Path) -> None:
     (tmp_path / "all.npz").unlink()
     assert from_npz(tmp_path).client_names == ("north", "south")
     (tmp_path / "west.npz").write_bytes(b"no")
-    with pytest.raises(DataError, match=r"west\.npz cannot be read as \.npz"):
+    with pytest.raises(DataError, match=r"west\.npz is not an \.npz file: save it by"):
         from_npz(tmp_path)
     with pytest.raises(DataError, match=r"no\.npz is missing"):
         from_npz(tmp_path / "no.npz")

@@ -180,3 +180,14 @@ def test_the_number_of_clients_without_a_metric_is_told(
     assert result.summary()["auc_undefined"] == 1
     comparison_table([result.summary()])
     assert "clients without AUC" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_regression_without_any_score_is_called_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """All targets are the same: R2 is not defined, and nothing here is an accuracy."""
+    clients = [(torch.rand(20, 3).numpy(), [1.5] * 20) for _ in range(2)]
+    with pytest.warns(UserWarning, match="R.2 is not defined"):
+        federation = scool.from_arrays(clients, task="regression")
+    result = scool.fit(federation, "linear", scool.LocalOnly(), rounds=1)
+    comparison_table([result.summary()])
+    said = capsys.readouterr().out
+    assert "R2" in said and "accuracy" not in said

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 from torch import Tensor
 
 import scool
@@ -98,6 +99,13 @@ def test_probabilities_belong_to_the_predictions(result: scool.Result) -> None:
     bad[1, 0] = math.nan
     with pytest.raises(ConfigError, match=r"x has 1 of .* rows that are not finite"):
         model.predict_proba(bad)
+    with pytest.raises(ConfigError, match=r"array of torch.complex64.*give real numbers"):
+        model.predict(x * 1j)
+    with pytest.raises(ConfigError, match=r"x = 'a torch.sparse_coo array .*dense"):
+        model.predict(x.to_sparse())
+    for odd in (None, csr_matrix(x.numpy()), [[1, 2], [3]]):
+        with pytest.raises(ConfigError, match=r"x is not an array of numbers .a .*: give as many"):
+            model.predict(odd)
 
 
 def test_classes_that_a_client_never_answers_with_have_no_probability() -> None:

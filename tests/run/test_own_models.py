@@ -129,6 +129,8 @@ def test_tokens_stay_whole_in_a_loaded_model(tmp_path: Path) -> None:
         (nn.Identity(), ModelError, "no trainable parameters"),
         (lambda: None, ModelError, "model builds a NoneType: give a function that returns"),
         (lambda width: nn.Linear(width, 3), ModelError, "cannot be called without arguments"),
+        (nn.Linear(7, 2), ModelError, "the model fails on .*; give a model for such inputs"),
+        (nn.Linear(4, 3, dtype=torch.complex64), ModelError, "complex64 for .*: give real"),
     ],
 )
 def test_what_is_no_model_is_named(model: Any, kind: type[Exception], words: str) -> None:

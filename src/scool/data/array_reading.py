@@ -87,17 +87,23 @@ def _sides(task: Task) -> tuple[str, str]:
 def _tensor(value: Any, where: str, what: str) -> Tensor:
     """A CPU copy, so that nobody else can change it."""
     if isinstance(value, Tensor):
-        return value.detach().cpu().clone()
+        return _plain(value.detach().cpu().clone(), where, what)
     try:
         array = np.array(value)
     except ValueError as error:
         raise DataError(f"{where} {what} {_ragged(value) or error}") from error
+    if array.dtype == object and array.ndim == 0:
+        raise DataError(
+            f"{where} {what} are a {type(value).__name__}: give an array of numbers, such as "
+            "x.toarray() of a sparse matrix"
+        )
     if array.dtype == object and (words := _ragged(array)):
         raise DataError(f"{where} {what} {words}")
     try:
-        return torch.from_numpy(_as_numbers(array))
+        return _plain(torch.from_numpy(_as_numbers(array)), where, what)
     except TypeError as error:
-        odd = next((v for v in array.flat if not isinstance(v, Number)), None)
+        odds = (v for v in array.flat if not isinstance(v, Number) or isinstance(v, complex))
+        odd = next(odds, None)
         remedy = "encode labels as 0..C-1" if what == "labels" else "give an array of numbers"
         raise DataError(
             f"{where} {what} are of type {array.dtype}, such as {odd!s:.40}: {remedy}, or use "
@@ -105,8 +111,24 @@ def _tensor(value: Any, where: str, what: str) -> Tensor:
         ) from error
 
 
+def _plain(values: Tensor, where: str, what: str) -> Tensor:
+    if values.is_complex():
+        raise DataError(
+            f"{where} {what} are complex numbers ({values.dtype}): give real ones, such as real "
+            "and imaginary part side by side"
+        )
+    if values.layout != torch.strided:
+        raise DataError(f"{where} {what} are sparse: give x.to_dense()")
+    return values
+
+
 def _as_numbers(array: np.ndarray) -> np.ndarray:
-    """Numbers that lie in an array of objects, as a table with mixed columns gives them."""
+    """Numbers that torch knows; also those that lie in an array of objects, as a table with mixed
+    columns gives them."""
+    if array.dtype == np.longdouble:
+        return array.astype(np.float64)
+    if not array.dtype.isnative:
+        return array.astype(array.dtype.newbyteorder("="))
     if array.dtype != object or not all(isinstance(v, Number) for v in array.flat):
         return array
     is_whole = all(isinstance(v, Integral) for v in array.flat)

@@ -17,7 +17,8 @@ from scool.data.own_table import TableOptions, load_table, looked_at
 from scool.data.owners import OWNERS
 from scool.data.partition import keep_some, share_out
 from scool.data.synthetic import synthetic
-from scool.errors import check_fields, require, unknown
+from scool.data.tables import TABLE_ENDINGS
+from scool.errors import ConfigError, check_fields, require, unknown
 
 Partition = Literal["auto", "permuted", "noniid", "sbm", "pathological", "dirichlet", "iid"]
 
@@ -29,6 +30,11 @@ def spelled(name: str) -> str:
 
 def find(name: str) -> Dataset:
     """The entry of a dataset; an unknown name is refused with the nearest one."""
+    if name.lower().endswith(TABLE_ENDINGS):
+        raise ConfigError(
+            f"dataset = {name!r} is not possible: give a file by --data {name} --client COLUMN "
+            "--label COLUMN, or in Python to scool.from_frame"
+        )
     name = spelled(name)
     if name not in DATASETS:
         unknown("dataset", name, DATASETS)

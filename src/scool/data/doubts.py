@@ -21,6 +21,7 @@ LARGE = 100.0
 
 def warn_doubts(clients: Sequence[Parts], task: Task, names: Sequence[str] | None) -> None:
     """Missing test samples and numbers, test rows that are also training rows, odd targets."""
+    _warn_constant(clients, task, names)
     _warn_untested(clients, names)
     _warn_gaps(clients, names)
     _warn_duplicates(clients, names)
@@ -35,6 +36,17 @@ def _who(numbers: Sequence[int], names: Sequence[str] | None) -> str:
 
 def _warn(words: str) -> None:
     warnings.warn(words, stacklevel=5)  # where `from_arrays` was called
+
+
+def _warn_constant(clients: Sequence[Parts], task: Task, names: Sequence[str] | None) -> None:
+    same = [n for n, parts in enumerate(clients) if len(parts["train"][1].unique(dim=0)) == 1]
+    if same:
+        is_class = task == "classification"
+        what = "training rows of one class only" if is_class else "one target in all training rows"
+        _warn(
+            f"{len(same)} of {len(clients)} clients have {what} ({_who(same, names)}): alone they "
+            "learn a constant; give them more rows, or read their scores with care"
+        )
 
 
 def _warn_untested(clients: Sequence[Parts], names: Sequence[str] | None) -> None:

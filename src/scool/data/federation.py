@@ -232,9 +232,10 @@ def _check_labels(federation: Federation, part: str, split: Split) -> None:
     wrong = (split.y < 0) | (split.y >= high)
     if wrong.any():
         client, column = wrong.nonzero()[0].tolist()
+        label = int(split.y[client, column])
+        known = "0, 1, ..." if label < 0 else f"0 to {high - 1}"
         raise DataError(
-            f"client {federation.client_name(client)} has {part} label "
-            f"{int(split.y[client, column])}: labels run from 0 to {high - 1}"
+            f"client {federation.client_name(client)} has {part} label {label}: labels are {known}"
         )
     foreign = ~federation.classes.gather(1, split.y) & split.mask
     if foreign.any():

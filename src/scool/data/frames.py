@@ -115,7 +115,7 @@ def from_frame(
         targets = torch.from_numpy(y)
     x = torch.from_numpy(_inputs(prepared, frame, ids))
     own = [_of_client(x, targets, part, ids == number) for number in range(len(clients))]
-    _warn_doubts(frame, names, own, clients, y is not None)
+    _warn_ids(frame, names)
     federation = from_arrays(
         own,
         name=name,
@@ -153,6 +153,8 @@ def _chosen(
         if isinstance(value, str):
             raise DataError(f"{field} = {value!r} is a text: give a list of columns, [{value!r}]")
     frame = frame.rename(columns=str)
+    if not len(frame):
+        raise DataError("the table has no rows: give one with a row per sample")
     check_columns(frame, [client], "client")
     check_columns(frame, labels, "label")
     check_columns(frame, how.columns, "the column to split by,")
@@ -260,14 +262,8 @@ def _of_client(x: Tensor, y: Tensor, part: np.ndarray, mine: np.ndarray) -> dict
     return out
 
 
-def _warn_doubts(
-    frame: Any,
-    names: Sequence[str],
-    own: Sequence[dict[str, Tensor]],
-    clients: Sequence[str],
-    is_class: bool,
-) -> None:
-    """What is possible, but seldom meant."""
+def _warn_ids(frame: Any, names: Sequence[str]) -> None:
+    """Columns that nobody means to learn from."""
     pd = need("pandas", "a table")
 
     for name in names:
@@ -279,11 +275,3 @@ def _warn_doubts(
                 f"from: leave it out with drop=({name!r},) if it is one",
                 stacklevel=3,
             )
-    same = [n for n, d in zip(clients, own, strict=True) if len(d["y_train"].unique(dim=0)) == 1]
-    if same:
-        what = "training rows of one class only" if is_class else "one target in all training rows"
-        warnings.warn(
-            f"{len(same)} of {len(clients)} clients have {what} ({quoted(same)}): alone they learn "
-            "a constant; give them more rows, or read their scores with care",
-            stacklevel=3,
-        )

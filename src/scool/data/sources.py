@@ -1,5 +1,6 @@
 """Other places that data of your own lie in: Hugging Face datasets, image folders, .npz files."""
 
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -206,6 +207,8 @@ def from_npz(files: str | Path | Sequence[str | Path], **options: Any) -> Federa
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
+    if path.is_file() and not zipfile.is_zipfile(path):
+        raise DataError(f"{path} is not an .npz file: save it by numpy.savez")
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}

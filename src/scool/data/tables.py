@@ -18,6 +18,7 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}|\d{1,2}[./]\d{1,2}[./]\d{4}")
 _COMMA_ENDINGS = (".csv", ".csv.gz", ".csv.zip", ".txt")
 _TAB_ENDINGS = (".tsv", ".tsv.gz")
 _PARQUET_ENDINGS = (".parquet", ".pq")
+TABLE_ENDINGS = (*_COMMA_ENDINGS, *_TAB_ENDINGS, *_PARQUET_ENDINGS)
 
 
 def read_table(path: str | Path) -> Any:
@@ -37,13 +38,14 @@ def read_table(path: str | Path) -> Any:
             separator = "\t" if name.endswith(_TAB_ENDINGS) else ","
             frame = pd.read_csv(path, sep=separator, low_memory=False)
         else:
-            endings = ", ".join((*_COMMA_ENDINGS, *_TAB_ENDINGS, *_PARQUET_ENDINGS))
+            endings = ", ".join(TABLE_ENDINGS)
             raise DataError(f"{path} has an ending that is not known: give a file with {endings}")
     except FileNotFoundError:
         raise DataError(f"{path} is missing: check the path of the table") from None
     except (OSError, ValueError, EOFError) as error:  # of pandas, pyarrow and unpacking
         words = " ".join(str(error).split())[:200]
-        raise DataError(f"{path} cannot be read as a table ({words}): check the file") from None
+        remedy = "save it as UTF-8" if isinstance(error, UnicodeDecodeError) else "check the file"
+        raise DataError(f"{path} cannot be read as a table ({words}): {remedy}") from None
     if not len(frame):
         raise DataError(f"{path} has no rows: give a table with a row per sample")
     if len(frame.columns) == 1 and (found := re.search("[;\t|]", str(frame.columns[0]))):
@@ -197,6 +199,8 @@ def numbers(column: Any, name: str) -> np.ndarray:
     pd = need("pandas", "a table")
 
     found = pd.to_numeric(column.astype(object).where(column.notna(), np.nan), errors="coerce")
+    if pd.api.types.is_complex_dtype(found):
+        raise DataError(f"column {name!r} holds complex numbers: give real ones")
     values = found.to_numpy(dtype=np.float64, na_value=np.nan).copy()
     odd = np.flatnonzero(np.isnan(values) & column.notna().to_numpy())
     if len(odd):

@@ -54,7 +54,7 @@ def _columns(summaries: Sequence[Mapping[str, Any]]) -> list[Column]:
 
 
 def _score_name(summaries: Sequence[Mapping[str, Any]]) -> str:
-    return "r2" if _has(summaries, "r2_mean") else "accuracy"
+    return "r2" if any("r2_mean" in summary for summary in summaries) else "accuracy"
 
 
 def _comparison(summaries: Sequence[Mapping[str, Any]], title: str | None) -> Table:

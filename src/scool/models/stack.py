@@ -256,7 +256,7 @@ def check_outputs(model: Functional, params: Params, x: Tensor, columns: range) 
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        words = _about_tokens(model.module, x) or error
+        words = _about_tokens(model.module, x) or f"{error}; give a model for such inputs"
         raise ModelError(f"the model fails on {given}: {words}") from error
     found = tuple(outputs.shape) if isinstance(outputs, Tensor) else ()
     if len(found) != 2 or found[0] != len(x) or found[1] not in columns:
@@ -264,6 +264,11 @@ def check_outputs(model: Functional, params: Params, x: Tensor, columns: range) 
         raise ModelError(
             f"the model gives outputs of shape {found or type(outputs).__name__} for {given}; "
             f"expected is ({len(x)}, {wanted}): one row per sample, one column per class or target"
+        )
+    if not outputs.is_floating_point():
+        raise ModelError(
+            f"the model gives outputs of type {outputs.dtype} for {given}: give real numbers, one "
+            "column per class or target"
         )
     after = dict(model.module.named_buffers())
     changed = [name for name, t in after.items() if t is not buffers.get(name)]

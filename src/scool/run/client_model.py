@@ -97,6 +97,9 @@ class ClientModel(nn.Module):
             assert self.preprocessing is not None
             return torch.from_numpy(self.preprocessing.transform(x))
         inputs = x if isinstance(x, Tensor) else _as_tensor(x)
+        is_plain = inputs.layout == torch.strided and not inputs.is_complex()
+        remedy = "give real numbers in a dense array"
+        require(is_plain, "x", f"a {inputs.layout} array of {inputs.dtype}", remedy)
         shape = self.input_shape
         if shape is not None:
             is_fit = tuple(inputs.shape[1:]) == shape
@@ -133,6 +136,6 @@ def _as_tensor(x: Any) -> Tensor:
         return torch.tensor(np.asarray(x))
     except (TypeError, ValueError):
         raise ConfigError(
-            f"x is not an array of numbers (a {type(x).__name__} of {len(x)}): give as many "
-            "numbers for each sample, or a table where the federation was made of one"
+            f"x is not an array of numbers (a {type(x).__name__}): give as many numbers for each "
+            "sample, or a table where the federation was made of one"
         ) from None
