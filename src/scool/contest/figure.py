@@ -8,27 +8,33 @@ from scool.contest.numbers import Row
 from scool.contest.plan import Setting, Study
 from scool.display.style import COLOURS, WIDE, Picture, picture, styled
 
-SEEN = 0.95
-"""The share of the owners of the middle that a panel has room for."""
+COLUMNS = 3
+"""Panels beside each other."""
 
 
 def gains_figure(study: Study, rows: Sequence[Row], overall: Sequence[Row]) -> Picture:
     """A panel for each federation, a line for each method by mean rank. A dot is an owner, red
     where it is worse off beyond its own noise; a bar is the mean with its 95 % interval over the
     seeds. What lies outside the panel stands at its edge."""
-    places = {row["method"]: -number for number, row in enumerate(overall)}
-    titles = {row["method"]: row["title"] for row in overall}
     shown = [r for r in rows if r["gain"] is not None]
     settings = [s for s in study.settings if any(r["setting"] == s.name for r in shown)]
-    methods = [m for m in places if any(r["method"] == m for r in shown)]
+    titles = {
+        r["method"]: r["title"] for r in overall if any(r["method"] == s["method"] for s in shown)
+    }
+    places = {method: -number for number, method in enumerate(titles)}
+    across = min(COLUMNS, max(1, len(settings)))
+    down = max(1, math.ceil(len(settings) / across))
     with styled():
-        height = 0.5 + 0.16 * len(methods)
-        figure, grid = picture(1, max(1, len(settings)), width=WIDE, height=height)
-        for number, (axes, setting) in enumerate(zip(grid[0], settings, strict=False)):
+        height = down * (0.5 + 0.16 * len(titles))
+        figure, grid = picture(down, across, width=WIDE, height=height)
+        panels = [axes for line in grid for axes in line]
+        for number, (axes, setting) in enumerate(zip(panels, settings, strict=False)):
             _panel(axes, setting, [r for r in shown if r["setting"] == setting.name], places)
-            axes.set_yticks([places[m] for m in methods], [titles[m] for m in methods])
-            axes.set_ylim(min(places.values()) - 0.7, max(places[m] for m in methods) + 0.7)
-            axes.tick_params(axis="y", length=0, labelleft=number == 0)
+            axes.set_yticks([*places.values()], [*titles.values()])
+            axes.set_ylim(min(places.values()) - 0.7, 0.7)
+            axes.tick_params(axis="y", length=0, labelleft=number % across == 0)
+        for axes in panels[len(settings) :]:
+            axes.set_axis_off()
     return figure
 
 
@@ -53,6 +59,7 @@ def _panel(axes: Any, setting: Setting, rows: Sequence[Row], places: dict[str, i
     room = 0.04 * (high - low)
     axes.set_xlim(low - room, high + room)
     axes.set_title(f"{setting.title} ({UNITS.get(setting.metric, setting.metric)})")
+    axes.locator_params(axis="x", nbins=4)
     axes.grid(False, axis="y")
 
 
@@ -60,8 +67,10 @@ UNITS = {"accuracy": "points", "r2": "$R^2$", "auc": "AUC", "rmse": "error"}
 
 
 def _ends(values: Sequence[float]) -> tuple[float, float]:
-    """What the middle of the values needs, and zero."""
+    """The whiskers of a box plot, one and a half times the middle half beyond it, and zero."""
     ordered = sorted(values) or [0.0]
-    cut = math.floor((1 - SEEN) / 2 * len(ordered))
-    low, high = min(0.0, ordered[cut]), max(0.0, ordered[-1 - cut])
+    low, high = (ordered[round(share * (len(ordered) - 1))] for share in (0.25, 0.75))
+    room = 1.5 * (high - low)
+    low = min(0.0, next(value for value in ordered if value >= low - room))
+    high = max(0.0, next(value for value in reversed(ordered) if value <= high + room))
     return (low, high) if low < high else (-1.0, 1.0)

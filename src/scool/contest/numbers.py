@@ -51,9 +51,8 @@ def _row(setting: Setting, entry: Entry, lines: Lines, theirs: dict[int, Tensor]
     means = [sign * float(scores.nanmean()) for scores in ours.values()]
     lost = sum(run["score"] is None for run in runs)
     problems = [f"diverged with {lost} of {len(runs)} seeds"] if lost else []
-    problems += sorted(
-        {run["problem"] for run in runs if run["problem"] and run["score"] is not None}
-    )
+    if some := sum(bool(run["problem"]) and run["score"] is not None for run in runs):
+        problems.append(f"some clients diverged with {some} of {len(runs)} seeds")
     return {
         "setting": setting.name,
         "method": entry.name,
