@@ -10,7 +10,7 @@ import tyro
 
 from scool.cli.arguments import Shown, read_toml
 from scool.cli.export import export
-from scool.cli.peer_joining import init, invite, join
+from scool.cli.peer_joining import agrees, init, invite, join
 from scool.cli.peer_simulate import simulate
 from scool.cli.run import print_summary
 from scool.columns import human_bytes
@@ -24,6 +24,7 @@ USAGE = """usage: scool peer COMMAND
   join DIR INVITE                         see what is asked, check the data, and sign
   run DIR                                 take part as the owner of a folder
   status DIR...                           how the peers of these folders are doing
+  leave DIR                               go for good; Ctrl-C is for a while
   export DIR                              the own model and row of the graph, for other programs
   audit DIR                               what left this machine, and whether the log is whole
   pilot DIR a=HOST:PORT b=HOST:PORT ...   ready folders for a trial, one per owner
@@ -86,6 +87,19 @@ class ExportCommand:
     """Folder for the files; default: `export` in the owner's folder."""
     onnx: bool = False
     """Also write the model as an ONNX program; needs scool[onnx]."""
+
+
+@dataclass(frozen=True)
+class LeaveCommand:
+    """Leave a run for good. A peer that runs tells the others, saves and ends; it cannot come back.
+
+    To stop for a while, press Ctrl-C in `scool peer run`.
+    """
+
+    folder: tyro.conf.Positional[Path]
+    """The owner's folder."""
+    yes: bool = False
+    """Do not ask."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +193,24 @@ def _status(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _leave(arguments: Sequence[str]) -> int:
+    from scool.peer.leaving import leave, what_happens
+    from scool.peer.owner import open_owner
+
+    command = tyro.cli(LeaveCommand, args=list(arguments), prog="scool peer leave")
+    owner = open_owner(command.folder)
+    print(f"{owner.name} leaves for good: {what_happens(owner)}.")
+    if not command.yes and not agrees("Leave?"):
+        print("not left; nothing was changed")
+        return 1
+    leave(owner)
+    print(
+        "left. A peer that runs here tells the others and ends within a round; if none runs, tell"
+    )
+    print(f"them yourself. What was learned stays in {owner.records}")
+    return 0
+
+
 def _export(arguments: Sequence[str]) -> int:
     from scool.peer.agreement import Agreement
     from scool.peer.owner import RECORDS
@@ -214,6 +246,7 @@ COMMANDS = {
     "join": join,
     "run": _run,
     "status": _status,
+    "leave": _leave,
     "export": _export,
     "pilot": _pilot,
     "simulate": simulate,

@@ -103,7 +103,7 @@ def join(arguments: Sequence[str]) -> int:
     if command.dry_run:
         print("everything fits; nothing was changed")
         return 0
-    if not command.yes and not _agrees():
+    if not command.yes and not agrees("Sign the agreement?"):
         print("not joined; nothing was changed")
         return 1
     candidate.join(alone)
@@ -111,7 +111,12 @@ def join(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _agrees() -> bool:
+def agrees(question: str) -> bool:
+    """Ask the person at the terminal.
+
+    Raises:
+        ConfigError: nobody is there.
+    """
     if not sys.stdin.isatty():
         raise ConfigError("nobody is there to ask: read what is above, then give --yes")
-    return input("Sign the agreement? [y/N] ").strip().lower() in ("y", "yes")
+    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")

@@ -75,7 +75,7 @@ class Elastic:
             self._starts = post.transport.now()
         spot = post.spots.get(peer, Spot(post.round))
         has_left = spot.round > post.round + (KEPT if spot.is_running else 0)
-        if has_left or peer not in post.transport.members():
+        if has_left or peer in post.gone or peer not in post.transport.members():
             return 0.0
         return self._starts + (SUSPECT if peer in self._suspects else self._deadline)
 
@@ -158,7 +158,7 @@ class Elastic:
                 is_whole = not everybody or len(answered) + 1 == post.places
                 if is_whole or self._anybody_runs() or now >= since + self._deadline:
                     return
-            missing = set(range(post.places)) - answered - {post.place}
+            missing = set(range(post.places)) - answered - post.gone - {post.place}
             post.waiting(sorted(missing), now - since)
             post.transport.wait(post.transport.now() + ASK)
 

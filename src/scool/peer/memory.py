@@ -317,4 +317,4 @@ class MemoryTransport:
 
     def close(self) -> None:
         self._peer.is_alive = False
-        self._network._wake_all()
+        self._network.at(self._network.now, self._network._wake_all)

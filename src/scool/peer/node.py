@@ -10,20 +10,19 @@ from torch import nn
 from scool.contracts import Engine, Method, Recorder
 from scool.data.build import with_validation
 from scool.data.federation import Federation
-from scool.errors import RunError
 from scool.peer.audit import Audit
 from scool.peer.data import About, about, alone, widths_of
 from scool.peer.elastic import Elastic
 from scool.peer.engine import PeerEngine
 from scool.peer.identity import Files
 from scool.peer.keeping_up import AtHome, KeepingUp
+from scool.peer.leaving import check_not_left, check_open, has_left, what_happens
 from scool.peer.owner import Owner
-from scool.peer.post import Post, largest_message
+from scool.peer.post import LEFT, Post, largest_message
 from scool.peer.status import StatusFile
 from scool.peer.transport import Transport
 from scool.peer.view import Together
 from scool.peer.words import hear_hello, say_hello
-from scool.recording.folder import RunFolder
 from scool.run.loop import Interrupted, carry_out
 from scool.run.options import RunSettings
 
@@ -63,7 +62,8 @@ def run_owner(
         what `--json` prints. The model is in the run folder: `scool.load_model(owner.records)`.
     """
     agreement = owner.agreement
-    _check_open(owner)
+    check_not_left(owner.folder)
+    check_open(owner)
     own, method, model = owner.load(), agreement.build_method(), agreement.builder(owner.folder)
     agreement.check_start(owner.folder)
     if method.validation:
@@ -97,21 +97,12 @@ def run_owner(
                 engine=part.engine,
             )
         except KeyboardInterrupt:
-            _stopped(owner, "before the first round")
+            _stopped(owner, post, status, "before the first round")
         except Interrupted as error:
-            _stopped(owner, str(error).split(" of ")[0].removeprefix("stopped "))
+            when = str(error).split(" of ")[0].removeprefix("stopped ")
+            _stopped(owner, post, status, when)
         _stay_for_others(post, agreement.rounds)
         return result.summary()
-
-
-def _check_open(owner: Owner) -> None:
-    """Refuse to go on with a run that has ended here: the others are gone."""
-    if (owner.records / "run.json").exists():
-        if RunFolder.open(owner.records).header.get("status") == "finished":
-            raise RunError(
-                f"the run in {owner.records} is finished: its model is there. For more rounds make "
-                "a new agreement"
-            )
 
 
 @final
@@ -130,7 +121,7 @@ class _Part:
             limits = agreement.rounds, agreement.deadline, agreement.min_peers
             self.view = Elastic(post, *limits, is_back=self.is_back)
         else:  # samples are padded as where all are together
-            self.members |= hear_hello(post, agreement.names)
+            self.members |= hear_hello(post, agreement.names, self.view.until)
         self.widths = widths_of(self.members.values())
 
     def method(self, method: Method[Any]) -> Method[Any]:
@@ -164,7 +155,16 @@ def _stay_for_others(post: Post, rounds: int) -> None:
     post.hear(rounds, "end", others, until)
 
 
-def _stopped(owner: Owner, when: str) -> NoReturn:
+def _stopped(owner: Owner, post: Post, status: StatusFile, when: str) -> NoReturn:
+    """Say what was saved, and what the others do now."""
+    if has_left(owner.folder):
+        status.stopped("left")
+        post.say(post.round, LEFT)
+        raise Interrupted(
+            f"left the run {when}: {what_happens(owner)}. The model and the row of the graph are "
+            f"in {owner.records}"
+        ) from None
+    status.stopped("stopped")
     others = "go on without this peer" if owner.agreement.mode == "elastic" else "wait for it"
     raise Interrupted(
         f"stopped {when}; the state is saved, `scool peer run {owner.folder}` goes on. "

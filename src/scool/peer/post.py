@@ -30,6 +30,7 @@ PATIENCE = 60.0  # seconds for a model on its way; then it is asked for again
 SLOTS = 64  # records of one peer and round that are kept; no method has as many verbs
 HELLO = -1  # the round of what is said once and stays
 WHERE = "where"  # the slot of the answer to the question where a peer is
+LEFT = "left"  # the slot in which a peer says that it will not come back
 ENTER = "enter"  # the slot in which a peer says with which round it begins
 
 Until = Callable[[int], float]
@@ -74,6 +75,7 @@ class Post:
         self.place = transport.place
         self.round = HELLO
         self.spots: dict[int, Spot] = {}  # where each peer that was heard of is
+        self.gone: set[int] = set()  # who said that they will not come back
         self.waiting: Callable[[Sequence[int], float], None] = lambda peers, seconds: None
         """Called now and then while others are awaited: for whom, and for how many seconds."""
         self.admit: Callable[[int, Mapping[str, Any]], None] = lambda peer, body: None
@@ -173,6 +175,9 @@ class Post:
         """Keep a record if it is right, of this run, and of a round that matters."""
         message = self._read(Answer(sender, key, data))
         if message is None or not self._is_admitted(message):
+            return
+        if message.slot == LEFT:
+            self.gone.add(sender)
             return
         known = self.spots.get(sender, Spot(HELLO))
         if message.slot == ENTER:

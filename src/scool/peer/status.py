@@ -11,6 +11,7 @@ from rich.table import Table
 from scool.columns import human_bytes
 from scool.errors import RunError, printable
 from scool.peer.audit import Audit
+from scool.peer.leaving import has_left
 from scool.peer.owner import Owner
 from scool.peer.post import Post
 from scool.recording.disk import write_bytes
@@ -28,6 +29,7 @@ class StatusFile:
         self._owner, self._post, self._tell, self._audit = owner, post, tell, audit
         self._here: list[str] = []
         self._said: tuple[int, ...] = ()
+        self._gone: list[str] = []
         self._known: dict[str, Any] = {"state": "connecting", "round": 0, "waiting_for": []}
         self._write()
 
@@ -43,13 +45,27 @@ class StatusFile:
         self._known |= {"waiting_for": []}
         self._said = ()
         self._write()
+        self._check_left()
 
     def end(self, result: Any) -> None:
         self._known |= {"state": "finished"}
         self._write()
 
+    def stopped(self, state: str) -> None:
+        """The peer ends before the run does."""
+        self._known |= {"state": state, "waiting_for": []}
+        self._write()
+
+    def _check_left(self) -> None:
+        """Raises:
+        KeyboardInterrupt: the owner has left the run, as if by Ctrl-C.
+        """
+        if has_left(self._owner.folder) and self._known["state"] != "finished":
+            raise KeyboardInterrupt
+
     def waiting(self, peers: Sequence[int], seconds: float) -> None:
         """Called while others are awaited, about twice a second."""
+        self._check_left()
         if seconds < PATIENCE or tuple(peers) == self._said:
             return
         self._said = tuple(peers)
@@ -64,12 +80,18 @@ class StatusFile:
         if here != self._here:
             self._here = here
             self._audit.write("here", members=here)
+        gone = [names[peer] for peer in sorted(post.gone)]
+        if gone != self._gone:
+            self._tell(f"{', '.join(sorted(set(gone) - set(self._gone)))} left the run for good")
+            self._gone = gone
+            self._audit.write("left", members=gone)
         found = {
             "name": self._owner.name,
             "run": post.run,
             "rounds": self._owner.agreement.rounds,
             "members": list(names),
             "here": here,
+            "left": gone,
             **self._known,
             "bytes_sent": post.sent,
             "bytes_received": post.received,

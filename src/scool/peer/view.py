@@ -48,7 +48,7 @@ class Together:
             post.say(round - 1, "digest", {"of": digest})
         post.say(round, "begin")
         others = [peer for peer in range(post.places) if peer != post.place]
-        post.hear(round, "begin", others)
+        post.hear(round, "begin", others, self.until)
         for peer, message in post.heard(round - 1, "digest").items():
             if digest and message.body.get("of") != digest:
                 raise PeerError(
@@ -59,6 +59,14 @@ class Together:
         return torch.zeros(post.places, dtype=torch.bool)
 
     def until(self, peer: int) -> float:
+        """Raises:
+        PeerError: this peer will not come.
+        """
+        if peer in self._post.gone:
+            raise PeerError(
+                f"peer {peer} has left the run for good, and a strict run needs everybody. What "
+                "was learned is saved; make a new agreement without that peer"
+            )
         return forever(peer)
 
     def miss(self, peers: Collection[int]) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from scool.engine.ledger import PairList
 from scool.peer.data import PARTS, About, pooled_variance
-from scool.peer.post import HELLO, PeerError, Post, Until
+from scool.peer.post import HELLO, PeerError, Post, Until, forever
 
 MOST = 10_000_000  # samples that a member may claim: data are padded to the largest
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
@@ -65,14 +65,14 @@ def say_hello(post: Post, mine: About, signature: str = "") -> None:
     post.say(HELLO, "hello", told)
 
 
-def hear_hello(post: Post, names: Sequence[str]) -> dict[int, About]:
+def hear_hello(post: Post, names: Sequence[str], until: Until = forever) -> dict[int, About]:
     """What all other members tell of their data.
 
     Raises:
         PeerError: a member tells what cannot be.
     """
     others = [peer for peer in range(post.places) if peer != post.place]
-    heard = post.hear(HELLO, "hello", others)
+    heard = post.hear(HELLO, "hello", others, until)
     return {peer: read_hello(message.body, names[peer]) for peer, message in heard.items()}
 
 
