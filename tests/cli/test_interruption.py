@@ -15,9 +15,13 @@ WORDS = ["--clients", "8", "--groups", "2", "--rounds", "24", "--checkpoint-ever
 WORDS += ["--epochs", "3", "--device", "cpu", "--seed", "9", "--json"]
 
 
-def scool(*words: str) -> subprocess.Popen[str]:
+SLOWLY = str(Path(__file__).parents[1] / "slowly.py")
+
+
+def scool(*words: str, slowly: float = 0.0) -> subprocess.Popen[str]:
+    command = [SLOWLY, str(slowly)] if slowly else ["-m", "scool"]
     return subprocess.Popen(
-        [sys.executable, "-m", "scool", *words],
+        [sys.executable, *command, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -79,7 +83,7 @@ def test_stopped_and_killed_then_resumed_to_identical_bytes(
     for number, sign in enumerate((signal.SIGKILL, signal.SIGINT, signal.SIGTERM)):
         words = ["resume", str(folder)] if number else ["run", "scool-sbm", "--out", str(folder)]
         before = rounds_of(folder)
-        process = scool(*words, *([] if number else WORDS))
+        process = scool(*words, *([] if number else WORDS), slowly=0.2)
         wait_for_lines(process, folder, before + 4)
         process.send_signal(sign)
         _, err = process.communicate(timeout=60)
