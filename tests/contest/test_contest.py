@@ -173,6 +173,20 @@ def test_poisoned_clients_train_on_random_labels_and_are_not_judged() -> None:
     assert bool(may_answer_all(found).classes.all())
 
 
+def test_no_model_answers_a_class_that_nobody_has() -> None:
+    """As where few samples are taken of many classes: there is no answer to learn."""
+    federation = scool.digits(num_clients=4, groups=1, seed=0)
+    held = federation.classes.clone()
+    held[:, 3] = False
+    parts = {
+        name: part._replace(mask=part.mask & (part.y != 3))
+        for name in ("train", "val", "test")
+        for part in [getattr(federation, name)]
+    }
+    found = may_answer_all(replace(federation, classes=held, **parts))
+    assert found.classes.all(dim=0).tolist() == [label != 3 for label in range(10)]
+
+
 def test_a_setting_of_the_field_tells_best_round_masked_and_published() -> None:
     (setting,) = read_study("field", "pfedgraph-cifar10-dirichlet").settings
     data = {"dataset": "digits", "partition": "pathological", "clients": 4, "classes_per_client": 3}

@@ -74,7 +74,8 @@ class ReproduceCommand:
     verify_checksums: bool = True
     """Check data files against the official sizes and checksums."""
     page: Path | None = None
-    """Also put the tables into this Markdown page, between its markers."""
+    """Also put the tables into this Markdown page, between its markers. The first says where they
+    are from, and --methods where it chooses."""
     list: bool = False
     """Show the runs asked for and what is done of them; run nothing."""
     json: bool = False
@@ -214,7 +215,8 @@ def _report(
     elif target not in ("table1", "ablations"):
         print(f"note: the figure of {target} needs --out, a folder for it", file=sys.stderr)
     if command.page is not None:
-        name, source = f"{target} {study.name}", " ".join(map(str, folders))
+        chosen = () if command.methods == "all" else ("--methods", command.methods)
+        name, source = f"{target} {study.name}", " ".join(map(str, (*folders, *chosen)))
         filled = filled_page(command.page, name, family_tables(summaries), source)
         write_bytes(command.page, filled.encode())
     printed = as_json if command.json else as_markdown
