@@ -26,6 +26,8 @@ def test_a_contest_runs_once_and_goes_on_after_a_kill(
 ) -> None:
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- begin natural -->old<!-- end natural -->\nafter\n")
+    parts = tmp_path / "parts.md"
+    parts.write_text("<!-- begin natural settings -->old<!-- end natural settings -->\n")
     command = [*SMALL, "--out", str(tmp_path / "out")]
     assert code_of(monkeypatch, *command, "--page", str(page)) == 0
     log = tmp_path / "out" / "runs.jsonl"
@@ -51,7 +53,8 @@ def test_a_contest_runs_once_and_goes_on_after_a_kill(
 
     log.write_text(whole[:-20])  # a kill
     capsys.readouterr()
-    assert code_of(monkeypatch, *command, "--json") == 0
+    assert code_of(monkeypatch, *command, "--json", "--page", str(parts)) == 0
+    assert "old" not in parts.read_text() and "### Heart disease" in parts.read_text()
     assert json.loads(capsys.readouterr().out)["rows"][0]["mean"] == content["rows"][0]["mean"]
     again = [json.loads(line) for line in log.read_text().splitlines()]
     for line in (*lines, *again):
