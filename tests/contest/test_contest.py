@@ -190,6 +190,14 @@ def test_no_model_answers_a_class_that_nobody_has() -> None:
     assert found.classes.all(dim=0).tolist() == [label != 3 for label in range(10)]
 
 
+def test_runs_of_another_length_stand_beside_no_published_numbers() -> None:
+    (setting,) = read_study("field", "pfllib-cifar100-dirichlet").changed(rounds=2000).settings
+    assert setting.published and setting.source and not setting.about
+    (setting,) = read_study("field", "pfllib-cifar100-dirichlet").changed(rounds=200).settings
+    assert not setting.published and not setting.source
+    assert setting.about == "200 rounds, the setting has 2,000."
+
+
 def test_a_setting_of_the_field_tells_best_round_masked_and_published() -> None:
     (setting,) = read_study("field", "pfedgraph-cifar10-dirichlet").settings
     data = {"dataset": "digits", "partition": "pathological", "clients": 4, "classes_per_client": 3}

@@ -151,12 +151,13 @@ def _forget(study: Study, out: Path, command: ContestCommand) -> int:
 def _show(study: Study, lines: Lines) -> None:
     """A line for each method and federation: how many of its runs are done."""
     pairs, notes = possible(study)
+    wide = max((len(setting.name) for setting in study.settings), default=0) + 2
     for setting, entry in pairs:
         todo = candidates(setting, entry)
         tuned = sum(task.key in lines.known for task in todo)
         tested = len(lines.tested(setting, entry))
         print(
-            f"{setting.name:<16}{entry.name:<20}{tuned:>3} of {len(todo)} candidates, "
+            f"{setting.name:<{wide}}{entry.name:<20}{tuned:>3} of {len(todo)} candidates, "
             f"{tested} of {setting.seeds} seeds"
         )
     print("\n".join([*notes, missing(lines, pairs)]))

@@ -28,7 +28,8 @@ class TuneCommand(Recorded):
     temperature: str = ""
     """Temperatures to try, where the method has one."""
     set: tuple[str, ...] = ()
-    """Other options: --set fraction=0.1,0.2 epochs=1. One value is set, several are tried."""
+    """Other options: --set fraction=0.1,0.2 epochs=1. One value is set, several are tried. Values
+    that hold commas have semicolons between: --set "kinds=alone,graph;alone,body"."""
     budget: int = 0
     """Runs of each method; 0: all combinations of the method that has the most."""
     seeds: int = 1
@@ -70,7 +71,8 @@ def _space(command: TuneCommand) -> dict[str, tuple[Any, ...]]:
     texts |= dict(assignment(word, "OPTION=VALUE,VALUE") for word in command.set)
     space: dict[str, tuple[Any, ...]] = {}
     for option, text in texts.items():
-        values = [plain_value(part.strip()) for part in text.split(",") if part.strip()]
+        between = ";" if ";" in text else ","
+        values = [plain_value(part.strip()) for part in text.split(between) if part.strip()]
         if values or option not in ("lr", "temperature"):
             space[option.replace("-", "_")] = tuple(values)
     return space
