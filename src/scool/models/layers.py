@@ -31,6 +31,19 @@ def is_statistic(name: str) -> bool:
     return name.rpartition(".")[2] in Statistics._fields
 
 
+def is_plain(module: nn.Module) -> bool:
+    """Everything is trained, nothing is used twice, and nothing is hooked to the layers."""
+    layers = [layer for _, layer in module.named_modules(remove_duplicate=False)]
+    weights = [p for _, p in module.named_parameters(remove_duplicate=False)]
+    is_hooked = any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers)
+    is_trained = all(p.requires_grad for p in weights)
+    return (
+        is_trained
+        and not is_hooked
+        and all(len(set(parts)) == len(parts) for parts in (layers, weights))
+    )
+
+
 @final
 class ClientNorm(nn.Module):
     r"""`nn.BatchNorm` without changes in place, so that `vmap` takes it.

@@ -18,12 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scool.engine.steps.local_steps import Stepper, one_client, stepwise
-from scool.engine.steps.phases import Phase, Samples
-from scool.engine.steps.stacked import ELEMENTWISE, FLAT_FORMS, Form, Layer, is_plain
+from scool.engine.steps.local_steps import one_client
+from scool.engine.steps.phases import Phase, Samples, Stepper, stepwise
+from scool.engine.steps.stacked import ELEMENTWISE, FLAT_FORMS, Form, Layer
 from scool.learning.local_sgd import Rule
 from scool.learning.losses import Loss
 from scool.models import Functional, unstack
+from scool.models.layers import is_plain
 from scool.types import Params, Tree
 
 CHUNK = 16  # clients at a time

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from scool.engine.machine import HAS_TRITON
-from scool.engine.steps.local_steps import Stepper
-from scool.engine.steps.phases import Phase, Samples, batch_at
+from scool.engine.steps.phases import Phase, Samples, Stepper, batch_at
 from scool.types import Tree
 
 WARM_UP = 3  # steps run before the capture, as torch asks for

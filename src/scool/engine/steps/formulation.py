@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Literal, final, get_args
 
 import torch
@@ -15,15 +16,14 @@ from scool.engine.steps.cpu_images import by_chunks, by_workers, group_module, s
 from scool.engine.steps.cuda_graph import CapturedSteps
 from scool.engine.steps.fused import FusedStack, FusedStepper, takes_whole_layers
 from scool.engine.steps.local_steps import (
+    Gradient,
     Gradients,
     GradientStepper,
-    Stepper,
     one_by_one,
     stacked_gradient,
-    stepwise,
     vmap_gradient,
 )
-from scool.engine.steps.phases import Batch, Phase, Samples, batch_at
+from scool.engine.steps.phases import Batch, Phase, Samples, Stepper, batch_at, stepwise
 from scool.engine.steps.stacked import Layer, stack_module
 from scool.errors import ConfigError, unknown
 from scool.learning.local_sgd import Rule
@@ -83,9 +83,9 @@ class Formulation:
         self.is_cuda = device.type == "cuda"
         self._captured: dict[Any, CapturedSteps] = {}  # by rule and shapes, the latest last
         self._tried: set[str] = set()  # "outputs", "steps", "gradient"
-        stacked = stack_module(module)
-        self.may_draw = stacked is None  # random numbers; known layers do not
-        fused = FusedStack.of(module) if stacked is not None else None
+        fused = FusedStack.of(module)
+        stacked = stack_module(module) if fused is None or self.is_cuda else None
+        self.may_draw = fused is None and stacked is None  # random numbers; known layers do not
         self._fused = fused if fused is not None and self._may_fuse(module, fused) else None
         stacked = stacked if self.is_cuda else None
         self._is_stacked = stacked is not None
@@ -95,9 +95,7 @@ class Formulation:
         self._is_chunked = False
         if on_images and not self._has_workers and (grouped := group_module(module)):
             stacked, self._is_chunked = grouped, True
-        self._gradient = (
-            vmap_gradient(self.model, loss) if stacked is None else stacked_gradient(stacked, loss)
-        )
+        self._stacked = stacked
         self._outputs: Layer = vmap(self.model)
         if self._fused is not None:
             self._outputs = self._fused.outputs
@@ -105,6 +103,13 @@ class Formulation:
             self._outputs = stacked
         elif self._has_workers:
             self._outputs = self._each
+
+    @cached_property
+    def _gradient(self) -> Gradient:
+        """Made when it is asked for: fused steps do without."""
+        if self._stacked is None:
+            return vmap_gradient(self.model, self.loss)
+        return stacked_gradient(self._stacked, self.loss)
 
     @property
     def activations(self) -> int:

@@ -1,13 +1,14 @@
-"""The hot loop: local SGD of many clients, in formulations that give the same result."""
+"""Local steps from gradients: by `vmap`, by stacked layers, or one client after another, which all
+give the same result."""
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeAlias, final
+from typing import NamedTuple, TypeAlias, final
 
 import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from scool.engine.steps.phases import Batch, Phase, Samples, batch_at
+from scool.engine.steps.phases import Batch, Phase, Samples, batch_at, fill
 from scool.engine.steps.stacked import Layer
 from scool.learning.local_sgd import LocalSGD, Rule
 from scool.learning.losses import Loss, sample_count
@@ -74,55 +75,6 @@ def stacked_gradient(forward: Layer, loss: Loss) -> Gradient:
         return Gradients(dict(zip(leaves, grads, strict=True)), means.detach())
 
     return gradient
-
-
-class Stepper(Protocol):
-    """A way to take local steps. Buffers hold the models and whatever the optimiser carries."""
-
-    def begin(self, theta: Tree, anchor: Tree | None) -> Tree:
-        """Fresh buffers; the caller's tensors are not changed. The anchor of a pull, or the
-        slope of a push."""
-        ...
-
-    def load(
-        self, buffers: Tree, theta: Tree, anchor: Tree | None, start: Tensor | None = None
-    ) -> None:
-        """Start again from other models, or from rows `start` of them, in the same buffers."""
-        ...
-
-    def step(self, buffers: Tree, batch: Batch, active: Tensor) -> Tensor:
-        """One step of every client in place; its mean loss (c,). A client that has finished
-        (active 0) does not move."""
-        ...
-
-    def end(self, buffers: Tree, lend: bool = False) -> Tree:
-        """The models, in tensors that the buffers do not share, unless they may be lent."""
-        ...
-
-
-def fill(buffer: Tensor, stacked: Tensor, rows: Tensor | None) -> None:
-    """Some rows, or all, into a buffer: a gather and a copy would write large models twice."""
-    if rows is None:
-        buffer.copy_(stacked)
-    else:
-        torch.index_select(stacked, 0, rows, out=buffer)
-
-
-def stepwise(
-    stepper: Stepper, samples: Samples, theta: Tree, phase: Phase, anchor: Tree | None = None
-) -> tuple[Tree, Tensor]:
-    """Step after step from Python.
-
-    Returns:
-        the models after the last step, and the losses (c, S) of each client's steps.
-    """
-    buffers = stepper.begin(theta, anchor)
-    losses = torch.zeros(phase.active.shape, device=phase.ids.device, dtype=torch.float64)
-    for step in torch.arange(phase.active.shape[1], device=phase.ids.device).split(1):
-        active = phase.active.index_select(1, step)[:, 0]
-        found = stepper.step(buffers, batch_at(samples, phase, step), active)
-        losses.index_copy_(1, step, found.double()[:, None])
-    return stepper.end(buffers), losses
 
 
 def one_by_one(

@@ -1,6 +1,6 @@
-"""One local phase of many models: whose samples, in which steps, and what came of it."""
+"""One local phase of many models: whose samples, step after step, and what came of it."""
 
-from typing import NamedTuple, final
+from typing import NamedTuple, Protocol, final
 
 import torch
 from torch import Tensor
@@ -84,6 +84,23 @@ class Batch(NamedTuple):
     stream: Tensor | None = None  # (c,) of what the models draw in this step
 
 
+class Rate(NamedTuple):
+    """What the update in the backward pass needs to know."""
+
+    touched: Tensor  # a scalar that requires a gradient, so that every layer is visited
+    lr: float
+    decay: float = 0.0
+    strength: float = 0.0  # of the pull, which is a decay and something added afterwards
+    pulled: frozenset[str] = frozenset()  # tensors with an anchor
+    only: frozenset[str] | None = None  # tensors that learn
+
+    def of(self, weight: str) -> tuple[Tensor, float, float]:
+        """What a layer with that weight does; one that does not learn takes steps of length 0."""
+        learns = self.only is None or weight in self.only
+        pull = self.strength if weight in self.pulled else 0.0
+        return self.touched, self.lr * learns, (self.decay + pull) * learns
+
+
 class Phase(NamedTuple):
     """The samples of one local phase of c clients, S steps of b samples."""
 
@@ -136,6 +153,55 @@ def dropout_streams(names: Tensor, round: int, seed: int) -> Tensor:
     """(c,) where the numbers that the models draw in a round begin."""
     streams = [derive(seed, "dropout", round, name) for name in names.tolist()]
     return torch.tensor(streams, device=names.device)
+
+
+class Stepper(Protocol):
+    """A way to take local steps. Buffers hold the models and whatever the optimiser carries."""
+
+    def begin(self, theta: Tree, anchor: Tree | None) -> Tree:
+        """Fresh buffers; the caller's tensors are not changed. The anchor of a pull, or the
+        slope of a push."""
+        ...
+
+    def load(
+        self, buffers: Tree, theta: Tree, anchor: Tree | None, start: Tensor | None = None
+    ) -> None:
+        """Start again from other models, or from rows `start` of them, in the same buffers."""
+        ...
+
+    def step(self, buffers: Tree, batch: Batch, active: Tensor) -> Tensor:
+        """One step of every client in place; its mean loss (c,). A client that has finished
+        (active 0) does not move."""
+        ...
+
+    def end(self, buffers: Tree, lend: bool = False) -> Tree:
+        """The models, in tensors that the buffers do not share, unless they may be lent."""
+        ...
+
+
+def fill(buffer: Tensor, stacked: Tensor, rows: Tensor | None) -> None:
+    """Some rows, or all, into a buffer: a gather and a copy would write large models twice."""
+    if rows is None:
+        buffer.copy_(stacked)
+    else:
+        torch.index_select(stacked, 0, rows, out=buffer)
+
+
+def stepwise(
+    stepper: Stepper, samples: Samples, theta: Tree, phase: Phase, anchor: Tree | None = None
+) -> tuple[Tree, Tensor]:
+    """Step after step from Python.
+
+    Returns:
+        the models after the last step, and the losses (c, S) of each client's steps.
+    """
+    buffers = stepper.begin(theta, anchor)
+    losses = torch.zeros(phase.active.shape, device=phase.ids.device, dtype=torch.float64)
+    for step in torch.arange(phase.active.shape[1], device=phase.ids.device).split(1):
+        active = phase.active.index_select(1, step)[:, 0]
+        found = stepper.step(buffers, batch_at(samples, phase, step), active)
+        losses.index_copy_(1, step, found.double()[:, None])
+    return stepper.end(buffers), losses
 
 
 class Outcome(NamedTuple):
