@@ -10,7 +10,7 @@ from torch import Tensor
 import scool
 from scool.contracts import Evidence, SelfMode
 from scool.priors import GraphPrior
-from scool.priors.safe_math import categorical_entropy, masked_log_softmax
+from scool.priors.base import categorical_entropy, masked_log_softmax
 from scool.types import Params
 
 

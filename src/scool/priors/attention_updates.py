@@ -9,8 +9,7 @@ from torch import Tensor
 from scool.contracts import Evidence, SelfMode
 from scool.errors import ScoolError
 from scool.graph.edges import Edges
-from scool.priors.base import Difference, Measured, read_edges
-from scool.priors.safe_math import categorical_entropy
+from scool.priors.base import Difference, Measured, categorical_entropy, read_edges
 from scool.types import Tree
 
 BLOCK = 2**24  # numbers of updates that are encoded together

@@ -233,6 +233,35 @@ def check_null(null: Null) -> None:
     )
 
 
+def bernoulli_entropy(w: Tensor) -> Tensor:
+    """h(w) = -w log w - (1 - w) log(1 - w), with 0 log 0 = 0.
+
+    >>> bernoulli_entropy(torch.tensor([0.0, 1.0])).tolist()
+    [-0.0, -0.0]
+    """
+    return -torch.xlogy(w, w) - torch.xlogy(1 - w, 1 - w)
+
+
+def pair_terms(own: Tensor, ratio: Tensor, w: Tensor, temperature: float) -> Tensor:
+    """The likelihood and T times the entropy of q(Y); w and the ratio are 0 for other pairs."""
+    return own + (w * ratio).sum() + temperature * bernoulli_entropy(w).sum()
+
+
+def categorical_entropy(q: Tensor) -> Tensor:
+    """-sum_g q_g log q_g over the last axis."""
+    return -torch.xlogy(q, q).sum(-1)
+
+
+def masked_log_softmax(x: Tensor, mask: Tensor) -> Tensor:
+    """Log softmax of each row over the columns in `mask`, -inf elsewhere; an empty row is all -inf.
+
+    >>> masked_log_softmax(torch.zeros(1, 3), torch.tensor([[True, True, False]])).exp().tolist()
+    [[0.5, 0.5, 0.0]]
+    """
+    # the second filling turns the NaN of an empty row into -inf
+    return x.masked_fill(~mask, -torch.inf).log_softmax(-1).masked_fill(~mask, -torch.inf)
+
+
 @final
 class Difference(Mapping[str, Tensor]):
     """theta_i - theta^0, a tensor at a time when it is asked for: most priors never ask."""

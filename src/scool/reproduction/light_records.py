@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from scool.data.federation import Federation
+from scool.evaluation.scores import describe_graph
 from scool.graph.edges import Edges, as_matrix
 from scool.recording.checkpoint import part_names
 from scool.recording.folder import METRICS, TIMING, RunFolder, checkpoint_name, graph_name
 from scool.recording.writer import RunWriter
 from scool.run.progress import EARLY, LONG
-from scool.run.round_row import describe_graph
 from scool.types import Info
 
 SHOWN_ROUNDS = (1, 2, 5, 10, 20, 50)

@@ -16,13 +16,12 @@ from scool.contracts import Method, OwnMethod, Recorder
 from scool.data.federation import Federation
 from scool.engine.machine import Processes, fitting_threads, memory_used, processes
 from scool.errors import RankLost, RunError, ScoolError, require
-from scool.evaluation.scores import evaluate
+from scool.evaluation.scores import describe_owners, describe_round, evaluate
 from scool.graph.edges import Edges, Matrix
 from scool.run.checks import as_method, as_mixed, check_anybody, checked_step, warn_quarantined
 from scool.run.options import Changes, RunSettings, with_changes
 from scool.run.prepare import EngineMaker, Model, Order, Run, how_to_go_on, prepare
 from scool.run.result import Result
-from scool.run.round_row import describe_owners, describe_round
 
 
 @final

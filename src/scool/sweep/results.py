@@ -12,8 +12,9 @@ from scool.columns import COLUMNS
 from scool.data.federation import Federation
 from scool.errors import require, unknown
 from scool.evaluation.paired import Paired, listed, paired_difference
+from scool.evaluation.scores import finite
 from scool.recording.disk import write_bytes, write_json
-from scool.run.result import Result, finite
+from scool.run.result import Result
 from scool.sweep.runner import Diverged
 
 Outcome = Result | Diverged

@@ -13,9 +13,9 @@ from scool.contracts import Recorder
 from scool.data.catalogue import load
 from scool.data.federation import Federation, Task
 from scool.errors import DataError, QuarantineError
+from scool.evaluation.scores import finite, spread
 from scool.recording.disk import write_bytes
 from scool.run.config import Settings
-from scool.run.result import finite, spread
 from scool.sweep.runner import Job, State, check_possible, claim_all, run_list
 from scool.sweep.search import Options, Search, words
 from scool.sweep.search_folder import ABOUT, open_search, write_search

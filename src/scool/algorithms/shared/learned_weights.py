@@ -7,7 +7,7 @@ from scool.contracts import Engine
 from scool.errors import require
 from scool.graph.mixing import keep_top, num_kept
 from scool.priors import adam
-from scool.priors.safe_math import masked_log_softmax
+from scool.priors.base import masked_log_softmax
 from scool.types import Params, Tree
 
 BETAS = (0.9, 0.999)  # Adam's usual decay rates
