@@ -1,4 +1,4 @@
-"""A prior of one's own: the client picks one source, all equally likely beforehand."""
+"""Your own prior: the client picks one source, all equally likely beforehand."""
 
 import math
 from dataclasses import dataclass

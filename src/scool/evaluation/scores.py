@@ -113,7 +113,7 @@ def _scores(engine: Engine, theta: Tree, federation: Federation, split: Split) -
 
     measured = engine.measure(theta, split, metric)
     broken = ~getattr(federation, split).is_finite().to(measured.device)
-    measured[broken] = torch.nan  # whatever a model answers to what is not a number
+    measured[broken] = torch.nan  # answers to non-finite samples mean nothing
     loss, *scores = measured.unbind(dim=-1)
     if is_classification:
         return Scores(scores[0], loss, scores[1])
@@ -198,7 +198,7 @@ def describe_round(
         if name in ("graph", "train_loss"):
             continue
         row[name] = _plain(value)
-    if isinstance(blocks := row.get("blocks"), list):  # who is in quarantine is in none
+    if isinstance(blocks := row.get("blocks"), list):  # clients in quarantine are in none
         row["blocks"] = [None if i in engine.health.reasons else b for i, b in enumerate(blocks)]
     row |= {
         "messages": traffic.total_messages,
@@ -224,7 +224,7 @@ def _mean(value: Tensor | float) -> Tensor | float:
 
 
 def _describe_scores(scores: Scores, federation: Federation) -> dict[str, Any]:
-    """Accuracy in percent (or R^2), mean and spread over clients, and each client's own."""
+    """Accuracy in percent (or R^2): mean and spread over clients, and the score of each."""
     is_class = federation.task == "classification"
     name, score = ("accuracy", 100 * scores.score) if is_class else ("r2", scores.score)
     row = {
@@ -245,8 +245,8 @@ def _describe_scores(scores: Scores, federation: Federation) -> dict[str, Any]:
 
 
 def describe_owners(engine: Engine, slow: list[int]) -> dict[str, Any]:
-    """Who took no part in the round and who did fewer steps, where any did; of many clients
-    how many."""
+    """Clients that took no part in the round or did fewer steps, if any; with many clients only
+    their number."""
     absent = engine.health.absent.nonzero()[:, 0].tolist()
     shown = {"absent": absent, "slow": [c for c in slow if bool(engine.active[c])]}
     is_few = engine.num_clients <= SMALL
@@ -256,15 +256,15 @@ def describe_owners(engine: Engine, slow: list[int]) -> dict[str, Any]:
 def describe_graph(
     graph: Matrix | float, active: Tensor, federation: Federation, absent: Tensor | None = None
 ) -> dict[str, Any]:
-    """Distance to the true graph, and whether its groups show among those who are not in
-    quarantine, as the others belong to none."""
+    """Distance to the true graph, and how well its groups show among the clients that are not in
+    quarantine."""
     assert isinstance(graph, Tensor | Edges)
     row: dict[str, Any] = {}
     if federation.truth is None and federation.groups is None:
         return row
     graph = as_matrix(graph)  # as large as the true one
     present = None if absent is None else ~absent
-    if federation.truth is not None:  # who is absent mixed nothing
+    if federation.truth is not None:  # absent clients mixed nothing
         row["graph_l1"] = graph_l1(graph.cpu(), federation.truth.cpu(), present)
     if federation.groups is not None:
         groups, among = federation.groups.cpu()[active], graph.cpu()[active][:, active]
@@ -274,7 +274,7 @@ def describe_graph(
 
 
 def spread(score: Tensor) -> Tensor:
-    """Standard deviation over the clients that have a score; NaN where nobody has."""
+    """Standard deviation over the clients that have a score; NaN if none has."""
     return (score - score.nanmean()).square().nanmean().sqrt()
 
 

@@ -22,8 +22,8 @@ from scool.priors.base import (
 )
 
 SHARPNESS = 10.0  # similarities lie in [0, 1]; ten nats separate a seed's peers from strangers
-PEERS = 5  # that a client listens to; in a sparse round few of its own group are known
-STEPS = 4  # from peer to peer, to see how far a seed is known
+PEERS = 5  # whose memberships a client averages; in a sparse round few of its own group are known
+STEPS = 4  # from peer to peer, when the distance to a seed is estimated
 PASSES = 15  # of the memberships from peer to peer
 NEWTON_STEPS = 20
 ALPHA_RANGE = (1e-4, 1e4)  # one draw per client says little about alpha: EM may drift without end
@@ -61,7 +61,7 @@ class BlockOptions(GraphPrior[S]):
     tolerance: float = 1e-6
     """Sweeps end when no w changes by more."""
     warm_start: bool = True
-    """Go on from the memberships of the round before."""
+    """Start from the memberships of the round before."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -240,8 +240,8 @@ def nearest_peers(pairs: Edges, count: int = PEERS) -> Peers:
 
 
 def scattered_seeds(peers: Peers, count: int, first: int | None = None) -> list[int]:
-    """Clients picked one after another, each the least known to those already picked; of equals
-    the one that most others resemble. A client without peers is none of them."""
+    """Clients picked one after another, each the hardest to reach from those already picked; of
+    equals the one that most others resemble. A client without peers is never picked."""
     liked = torch.ones(len(peers.ids), dtype=torch.float64)
     liked.scatter_add_(0, peers.ids.flatten(), peers.valid.double().flatten())
     reached = torch.where(peers.valid.any(1), 0.0, torch.inf).double()
@@ -257,7 +257,7 @@ def scattered_seeds(peers: Peers, count: int, first: int | None = None) -> list[
 
 
 def _walk(peers: Peers, seed: int) -> Tensor:
-    """(K,) how easily the seed is found by asking peers for their peers; 1 at most."""
+    """(K,) how easily the seed is reached from peer to peer; 1 at most."""
     found = torch.zeros(len(peers.ids), 1, dtype=torch.float64)
     found[seed] = 1.0
     for _ in range(STEPS):
@@ -267,7 +267,8 @@ def _walk(peers: Peers, seed: int) -> Tensor:
 
 def spread_omega(peers: Peers, num_blocks: int, first: int | None = None) -> Tensor:
     """(K, M) where few pairs are measured: a client may never have met a seed, but its peers, or
-    theirs, have. Memberships go out from M seeds along the peers, the larger share gaining."""
+    theirs, have. Memberships spread from M seeds from peer to peer; in each pass the larger shares
+    gain."""
     num_clients = len(peers.ids)
     seeds = scattered_seeds(peers, num_blocks, first)
     own = torch.zeros(num_clients, num_blocks, dtype=torch.float64)

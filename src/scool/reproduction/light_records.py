@@ -34,12 +34,12 @@ class LightRecords:
         self.kept = {rounds - 1} | ({t - 1 for t in SHOWN_ROUNDS} if pictures else set[int]())
 
     def attach(self, writer: RunWriter) -> None:
-        """Be told who writes the records of the run."""
+        """Called with the writer of the run's records."""
         self.writer = writer
 
     def start(self, header: Mapping[str, Any], first_round: int) -> None:
-        """Forget what the checkpoint does not cover, and make up for rounds that it covers but
-        whose turn a stop cut off: their graphs are still there."""
+        """Drop what the checkpoint does not cover, and measure the rounds that it covers but a stop
+        left unmeasured: their graphs still exist."""
         del header
         folder = RunFolder(self.writer.path)
         rows = [row for row in folder.rows(GRAPH_ERROR) if row["round"] < first_round]

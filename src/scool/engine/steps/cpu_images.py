@@ -120,7 +120,7 @@ _IMAGE_FORMS: dict[type[nn.Module], Form] = ELEMENTWISE | {
 def by_chunks(
     stepper: Stepper, samples: Samples, theta: Tree, phase: Phase, anchor: Tree | None
 ) -> tuple[Tree, Tensor]:
-    """The result of `steps.stepwise`, a chunk of clients after the other."""
+    """The result of `phases.stepwise`, one chunk of clients after another."""
 
     def rows(ids: Tensor) -> Callable[[Tree], Tree]:
         return lambda tree: {name: stacked[ids] for name, stacked in tree.items()}
@@ -149,7 +149,7 @@ def by_workers(
     rule: Rule,
     anchor: Tree | None,
 ) -> tuple[Tree, Tensor]:
-    """The result of `steps.one_by_one` for models that draw no random numbers."""
+    """The result of `local_steps.one_by_one` for models that draw no random numbers."""
     workers = max(1, torch.get_num_threads())
     clients = list(range(len(phase.ids)))
     models = [_own_copy(module) for _ in range(workers)]
@@ -175,7 +175,7 @@ def by_workers(
 
 
 def _own_copy(module: nn.Module) -> Functional:
-    """Calls put parameters into the module, so that each thread needs one."""
+    """Calls put parameters into the module, so each thread needs its own."""
     return Functional(copy.deepcopy(module).to(memory_format=torch.channels_last))  # type: ignore
 
 

@@ -19,7 +19,7 @@ WARM_UP = 3  # steps run before the capture, as torch asks for
 
 @final
 class CapturedSteps:
-    """Gives the result of `steps.stepwise`, for phases of one shape and one rule."""
+    """Gives the result of `phases.stepwise`, for phases of one shape and one rule."""
 
     def __init__(
         self, stepper: Stepper, samples: Samples, theta: Tree, phase: Phase, anchor: Tree | None

@@ -104,7 +104,7 @@ class FusedStack:
 
     @classmethod
     def of(cls, module: nn.Module) -> "FusedStack | None":
-        """None where some layer has no fused form; then the general path serves."""
+        """None if some layer has no fused form; then the general path is taken."""
         if type(module) is not nn.Sequential or not is_plain(module):
             return None
         children = list(module.named_children())

@@ -150,7 +150,7 @@ class Convolution(NamedTuple):
 def conv_layers(
     name: str, layer: nn.Module, behind: list[tuple[str, nn.Module]]
 ) -> Convolution | None:
-    """None where the kernels do not suit the layer."""
+    """None if the kernels cannot take the layer."""
     if type(layer) is not nn.Conv2d or not _is_plain_conv(layer):
         return None
     if norm := _relu_norm_pool(layer, behind[:3]):
@@ -178,7 +178,7 @@ def _relu_and_pool(layers: list[nn.Module]) -> bool:
 
 
 def _stride(pool: nn.MaxPool2d) -> int | None:
-    """The stride of a 2x2 maximum without padding; None of another."""
+    """The stride of a 2x2 maximum without padding; None for any other pool."""
     size, stride, padding, dilation = (
         (value, value) if isinstance(value, int) else tuple(value)
         for value in (pool.kernel_size, pool.stride, pool.padding, pool.dilation)

@@ -21,7 +21,7 @@ BETAS, EPS = (0.9, 0.999), 1e-8  # Adam's usual constants
 
 
 class Gradients(NamedTuple):
-    """Of c models on a batch each."""
+    """The gradients of c models, each on its batch."""
 
     grads: Tree  # (c, ...)
     losses: Tensor  # (c,) the mean loss of each client
@@ -29,11 +29,11 @@ class Gradients(NamedTuple):
 
 
 Gradient: TypeAlias = Callable[[Tree, Batch], Gradients]
-"""(models (c, ...), batch) -> what the batch says of them."""
+"""(models (c, ...), batch) -> their gradients on it."""
 
 
 def split_statistics(theta: Tree) -> tuple[Tree, Tree]:
-    """What gradients move, and what the batches do."""
+    """The tensors that gradients move, and the running statistics, which batches move."""
     moved = {name: t for name, t in theta.items() if not is_statistic(name)}
     return moved, {name: t for name, t in theta.items() if name not in moved}
 
@@ -88,7 +88,8 @@ def one_by_one(
 ) -> tuple[Tree, Tensor]:
     """One client after another, for models that draw random numbers or that vmap refuses.
 
-    Draws of torch's own begin with the client's stream: they belong to the client and the round.
+    Random numbers that torch draws begin with the client's stream, and so depend on client and
+    round only.
     """
     device = phase.ids.device
     streams = [0] * len(phase.ids) if phase.stream is None else phase.stream.tolist()
@@ -178,8 +179,8 @@ def one_client(
 class GradientStepper:
     """Any optimiser of `LocalSGD` on gradients of any formulation.
 
-    Agrees with `torch.optim` on each client alone. State starts afresh in every round, because the
-    model it belongs to is replaced by the mixture.
+    Agrees with `torch.optim` on each client alone. The optimiser's state is reset in every round,
+    because mixing replaces the model it belongs to.
     """
 
     def __init__(self, gradient: Gradient, rule: Rule) -> None:

@@ -1,4 +1,4 @@
-"""One local phase of many models: whose samples, step after step, and what came of it."""
+"""One local phase of many models: its samples, its steps one after the other, and its outcome."""
 
 from typing import NamedTuple, Protocol, final
 
@@ -25,7 +25,7 @@ class Samples:
         dtype: torch.dtype,
         class_weights: Tensor | None = None,
     ) -> None:
-        """`class_weights` (K, C) says how much samples of each class count; None: all alike."""
+        """`class_weights` (K, C) are weights of the samples of each class; None: all 1."""
         self.split = split
         self.class_weights = None if class_weights is None else class_weights.to(dtype)
         self.transform = transform
@@ -81,7 +81,7 @@ class Batch(NamedTuple):
     x: Tensor  # (c, b, ...)
     y: Tensor  # (c, b, ...)
     weight: Tensor  # (c, b): 1, or what its class weighs, for a sample, 0 for padding
-    stream: Tensor | None = None  # (c,) of what the models draw in this step
+    stream: Tensor | None = None  # (c,) random stream of the models in this step
 
 
 class Rate(NamedTuple):
@@ -90,12 +90,13 @@ class Rate(NamedTuple):
     touched: Tensor  # a scalar that requires a gradient, so that every layer is visited
     lr: float
     decay: float = 0.0
-    strength: float = 0.0  # of the pull, which is a decay and something added afterwards
+    strength: float = 0.0  # of the pull, which is a decay and a term added afterwards
     pulled: frozenset[str] = frozenset()  # tensors with an anchor
     only: frozenset[str] | None = None  # tensors that learn
 
     def of(self, weight: str) -> tuple[Tensor, float, float]:
-        """What a layer with that weight does; one that does not learn takes steps of length 0."""
+        """The step of the layer with this weight; one that does not learn takes steps of length
+        0."""
         learns = self.only is None or weight in self.only
         pull = self.strength if weight in self.pulled else 0.0
         return self.touched, self.lr * learns, (self.decay + pull) * learns
@@ -109,7 +110,7 @@ class Phase(NamedTuple):
     weight: Tensor  # (c, S, b): 1 for a sample, 0 for padding
     active: Tensor  # (c, S): 1 where a client takes the step
     draws: Tensor | None  # (c, S, b, d) random numbers of the augmentation
-    stream: Tensor | None = None  # (c,) of what the models draw in this round
+    stream: Tensor | None = None  # (c,) random stream of the models in this round
     start: Tensor | None = None  # (c,) whose model each begins with; None: one row each
 
     def begin(self, theta: Tree) -> Tree:
@@ -141,8 +142,8 @@ def batch_at(samples: Samples, phase: Phase, step: Tensor) -> Batch:
 def plan_phase(
     samples: Samples, sgd: LocalSGD, hosts: Tensor, names: Tensor, round: int, seed: int
 ) -> Phase:
-    """The phase of a round on the data of the hosts (c,), which randomness calls `names` (c,):
-    a function of (seed, round, name)."""
+    """The phase of a round on the data of the hosts (c,), with the ids `names` (c,) in random
+    streams: a function of (seed, round, name)."""
     plan = plan_batches(sgd, samples.split.mask[hosts], names, round, seed)
     shape = plan.position.shape[1:]
     draws = samples.augmentation(derive(seed, "augment", round), names, shape)
@@ -150,7 +151,7 @@ def plan_phase(
 
 
 def dropout_streams(names: Tensor, round: int, seed: int) -> Tensor:
-    """(c,) where the numbers that the models draw in a round begin."""
+    """(c,) the random stream of each model in a round."""
     streams = [derive(seed, "dropout", round, name) for name in names.tolist()]
     return torch.tensor(streams, device=names.device)
 
@@ -205,16 +206,16 @@ def stepwise(
 
 
 class Outcome(NamedTuple):
-    """What came of c models."""
+    """The outcome of a phase for c models."""
 
     theta: Tree  # (c, ...); lent, where the phase says whose models to begin with
     loss: Tensor  # (c,) mean over the steps; on the CPU, as the next
-    stop: Tensor  # (c,) the step at which a number was found not to be finite, -1 for none
+    stop: Tensor  # (c,) the step at which a number was not finite, -1 for none
 
 
 def examine(phase: Phase, theta: Tree, losses: Tensor) -> Outcome:
-    """What came of a phase, from the models after it and the losses (c, S) of its steps. What is
-    not finite is found here, so that no step waits for the host."""
+    """The outcome of a phase, from the models after it and the losses (c, S) of its steps.
+    Non-finite numbers are detected here, so that no step waits for the host."""
     taken = phase.active > 0
     count = taken.sum(dim=1)
     mean = losses.where(taken, 0.0).sum(dim=1) / count.clamp(min=1)
@@ -225,7 +226,8 @@ def examine(phase: Phase, theta: Tree, losses: Tensor) -> Outcome:
 
 
 def are_finite(tree: Tree) -> Tensor:
-    """(c,) bool: all of the model are numbers. Extremes show it without a copy of the model."""
+    """(c,) bool: all numbers of the model are finite. Minimum and maximum show it without a copy of
+    the model."""
     parts: list[Tensor] = []
     for stacked in tree.values():
         low, high = flat(stacked).aminmax(dim=1)
