@@ -269,10 +269,10 @@ def test_a_stop_shows_what_is_done_and_says_how_to_go_on(
 
     monkeypatch.setattr(Console, "round", stop)
     wanted[0] = "dpsgd"  # the first of the table: nothing is done yet
-    with pytest.raises(Interrupted, match="the same command goes on"):
+    with pytest.raises(Interrupted, match="the same command continues"):
         reproduce(capsys, *words)
     wanted[0] = "spdb"
-    with pytest.raises(Interrupted, match="the same command goes on"):
+    with pytest.raises(Interrupted, match="the same command continues"):
         reproduce(capsys, *words)
     shown = json.loads(capsys.readouterr().out)
     assert [row["row"] for row in shown["rows"]] == ["dpsgd-1-step"]
@@ -303,7 +303,7 @@ def test_a_killed_command_goes_on_where_it_was(place: Path) -> None:
     process = start("-m", "scool")
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
-    assert "run 1 of 1 goes on: spdb-1-step, seed 0" in err and "SPDB (s = 1 step)" in out
+    assert "run 1 of 1 continues: spdb-1-step, seed 0" in err and "SPDB (s = 1 step)" in out
     lines = (run / "metrics.jsonl").read_text().splitlines()
     rounds = [json.loads(line)["round"] for line in lines]
     assert rounds == list(range(16))

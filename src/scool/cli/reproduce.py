@@ -45,7 +45,7 @@ ABOUT = {
 
 @dataclass(frozen=True)
 class ReproduceCommand:
-    """Options of `scool reproduce`. The same command goes on after a stop or a kill."""
+    """Options of `scool reproduce`. The same command continues after a stop or a kill."""
 
     dataset: str = "cifar10"
     """cifar10, cifar100 or mini_imagenet."""
@@ -57,7 +57,7 @@ class ReproduceCommand:
     seed: int | None = None
     """The first seed; default: 0."""
     methods: str = "all"
-    """Rows, methods or families of ablations with commas between; --list shows the rows."""
+    """Rows, methods or families of ablations, separated by commas; --list shows the rows."""
     out: Path | None = None
     """Folder that runs are added to; its tables and figures show the rows asked for last. Default:
     runs/reproduction."""
@@ -228,7 +228,7 @@ def _report(
 def _draw(
     target: str, study: Study, measured: Sequence[Measured], out: Path
 ) -> tuple[list[Path], list[str]]:
-    """The figures of a target as files; words on what cannot be drawn."""
+    """Write the figures of a target; messages about those that cannot be drawn."""
     files: list[Path] = []
     words: list[str] = []
     for rows in [[row] for row in measured] if target == "graphs" else [measured]:  # one per row

@@ -21,9 +21,9 @@ class TuneCommand(Recorded):
 
     settings: Settings = field(default_factory=Settings)
     methods: str = DEFAULT_METHODS
-    """Names with commas between, or `all` that the data allow; `scool run --help` lists them."""
+    """Names separated by commas, or `all` that suit the data; `scool run --help` lists them."""
     lr: str = ""
-    """Learning rates to try; default: 0.01,0.05,0.1 for images, else half, once and twice the
+    """Learning rates to try; default: 0.01,0.05,0.1 for images, else half, one and two times the
     usual one."""
     temperature: str = ""
     """Temperatures to try, where the method has one."""
