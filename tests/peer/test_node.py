@@ -101,9 +101,10 @@ def test_a_pilot_gives_what_the_simulator_gives(pilot: Path) -> None:
         run_owner(open_owner(pilot / "bob"))
 
 
-def test_an_owner_sets_the_same_samples_aside_as_the_simulator(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["fedfomo", "scool"])
+def test_an_owner_sets_the_same_samples_aside_as_the_simulator(method: str, tmp_path: Path) -> None:
     options = {"epochs": 1, "batch_size": 4, "fraction": 0.5}
-    trial = Trial(method="fedfomo", rounds=ROUNDS)
+    trial = Trial(method=method, rounds=ROUNDS)
     make_pilot(tmp_path / "pilot", ADDRESSES, trial, options, classification())
     take_part(tmp_path / "pilot")
     check_equal(tmp_path / "pilot", simulated(tmp_path / "pilot"))
@@ -167,7 +168,7 @@ SPOILT = {
     "min_peers = 5 is not possible": agree(min_peers=5),
     "aggregate = 'updates' is not possible with mode = 'elastic'": agree(mode="elastic"),
     "the first model differs from the agreed one": agree(theta0="sha256:00"),
-    "'fedavg' does not run on peers: it needs a server": agree(method="fedavg", algorithm={}),
+    "'ifca' does not run on peers: it needs a server": agree(method="ifca", algorithm={}),
     r"inputs \(4,\), 3 outputs; agreed is classification, inputs \(5,\)": agree(inputs=[5]),
     r"the data are classification, inputs \(3,\)": other_data,
     "data.npz' cannot be read": lambda folder: (folder / "data.npz").unlink(),

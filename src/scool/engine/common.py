@@ -107,10 +107,14 @@ class CommonVerbs(ABC):
 
     def view(self, name: str, module: nn.Module | None = None, *, whole: bool = False) -> Self:
         if name not in self._views:
-            data = without_validation(self.federation) if whole else self.federation
+            data = self._undivided() if whole else self.federation
             found = self._views[name] = self._seen_as(module, data)
             found.ledger = self.ledger
         return self._views[name]
+
+    def _undivided(self) -> Federation:
+        """The same clients, with their validation samples among the training samples."""
+        return without_validation(self.federation)
 
     def _seen_as(self, module: nn.Module | None, federation: Federation) -> Self:
         """An engine of the same kind, with the same clients in the same places."""

@@ -24,7 +24,7 @@ class View(Protocol):
 
     def until(self, peer: int) -> float: ...
     def miss(self, peers: Collection[int]) -> None:
-        """What these have to say or to give did not come in time."""
+        """A wait is over; what these have to say or to give did not come in time."""
         ...
 
 

@@ -22,17 +22,31 @@ class HeldOut(NamedTuple):
     scores: Tensor  # (K, A) percent that are right; of regression minus the mean squared error
 
 
+class Numbers(NamedTuple):
+    """What A models of each client say of its validation samples, and what they would say if they
+    were surer; NaN where a client has no more samples, or takes no part."""
+
+    numbers: Tensor  # (K, 1 + B, S, A): right or not (minus squared error), then the losses
+    outputs: Tensor  # (K,) targets of regression, else 0
+
+
+def numbers_of(engine: Engine, thetas: list[Tree]) -> Numbers:
+    """Judge the models of all clients, each on its own samples."""
+    most = int(engine.val_sizes.max())
+    count = 1 + most * (1 + len(SHARPNESS))
+    found = torch.stack([engine.judge(t, "val", _per_sample(most), count) for t in thetas], dim=-1)
+    found[~engine.active] = torch.nan
+    numbers = found[:, 1:].reshape(len(found), 1 + len(SHARPNESS), most, len(thetas))
+    return Numbers(numbers, found[:, 0, 0])
+
+
 def held_out(engine: Engine, thetas: list[Tree]) -> HeldOut:
     r"""[TRACK-beta] $\ell_{isa} = \log\mathrm{softmax}(\beta_a f_{\theta_{ia}}(x_{is}))_{y_{is}}$
     with the $\beta_a$ of a kind that explains the samples of the mean owner best. Models that have
     memorised their samples are too confident; a mixture would correct that, and mistake it for
     evidence for other kinds."""
-    most = int(engine.val_sizes.max())
-    count = 1 + most * (1 + len(SHARPNESS))
-    found = torch.stack([engine.judge(t, "val", _per_sample(most), count) for t in thetas], dim=-1)
-    found[~engine.active] = torch.nan
-    outputs = int(found[:, 0].nan_to_num(0.0).max())
-    numbers = found[:, 1:].reshape(len(found), 1 + len(SHARPNESS), most, len(thetas))
+    numbers, wide = numbers_of(engine, thetas)
+    outputs = int(wide.nan_to_num(0.0).max())
     right = numbers[:, 0]  # (K, S, A)
     if outputs:
         ones = torch.ones(len(thetas), dtype=torch.float64)
