@@ -16,7 +16,7 @@ def average_loss(losses: list[tuple[int, Tensor]], weights: Tensor) -> Tensor:
 
 
 def combined_graph(graphs: list[tuple[int, Matrix]], weights: Tensor, active: Tensor) -> Edges:
-    r"""$\sum_a \omega_{ia} w^a_{ij}$; a client that does not take part keeps to itself."""
+    r"""$\sum_a \omega_{ia} w^a_{ij}$; a client that does not take part mixes with itself only."""
     lists = [(a, Edges.of(graph).nonzero_pairs().among(active)) for a, graph in graphs]
     values = [e.values.double() * weights[e.i, a] for a, e in lists]
     i, j = torch.cat([e.i for _, e in lists]), torch.cat([e.j for _, e in lists])
