@@ -95,7 +95,7 @@ def test_who_leaves_tells_the_others_and_does_not_come_back(tmp_path: Path, mode
             log = (folder / name / "audit.jsonl").read_text().splitlines()
             assert ["bob"] in [json.loads(x).get("members") for x in log if '"left"' in x]
         else:
-            assert "peer 1 has left the run for good" in found[name]
+            assert "bob has left the run for good" in found[name]
             assert rounds_of(folder, name) == 3
     for words in (["run", str(folder / "bob")], leave[1:]):
         assert run_command(["peer", *words]) == 2
