@@ -96,7 +96,7 @@ def test_a_pilot_gives_what_the_simulator_gives(pilot: Path) -> None:
     assert open_owner(pilot / "bob").signatures.keys() == set(NAMES)
     status = read_status(pilot / "bob")
     assert status["state"] == "finished" and status["round"] == ROUNDS and not status["problems"]
-    with pytest.raises(ScoolError, match="holds no model of client 0: it is that of client 1"):
+    with pytest.raises(ScoolError, match="holds no model of ann: it is that of bob"):
         scool.load_model(pilot / "bob" / "run", "ann")
     with pytest.raises(ScoolError, match="is finished"):
         run_owner(open_owner(pilot / "bob"))

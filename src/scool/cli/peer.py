@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
+from rich.console import Console as Terminal
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -177,7 +178,12 @@ def _run(arguments: Sequence[str]) -> int:
 
     with Console(owner.agreement.rounds, quiet=command.quiet, drawn=drawn) as console:
         summary = run_owner(owner, [console], tell)
-    print_summary(dict(summary), command.json)
+    if command.json:
+        print_summary(dict(summary), as_json=True)
+        return 0
+    Terminal().print(peer_panel(Standing.read(owner.folder)))
+    print(f"model and graph: {owner.records}")
+    print(f"`scool peer export {owner.folder}` writes them for other programs")
     return 0
 
 
