@@ -13,12 +13,14 @@ from scool.peer.join import read_alone
 from scool.peer.leaving import has_left
 from scool.peer.owner import Owner
 from scool.peer.post import Post
+from scool.peer.probe import Doubts
 from scool.recording.disk import write_bytes
 from scool.recording.folder import RunFolder
 from scool.types import Info
 
 NAME = "status.json"
 PATIENCE = 3.0  # seconds after which a person is told whom this peer waits for
+DOUBT = 8.0  # seconds after which it finds out why they do not answer
 
 
 @final
@@ -28,7 +30,8 @@ class StatusFile:
     def __init__(self, owner: Owner, post: Post, tell: Callable[[str], None], audit: Audit) -> None:
         self._owner, self._post, self._tell, self._audit = owner, post, tell, audit
         self._here: list[str] = []
-        self._said: tuple[int, ...] = ()
+        self._said: Sequence[str] = ()
+        self._doubts = Doubts(post.transport.trouble)
         self._gone: list[str] = []
         self._scores: list[float | None] = []
         self._known: dict[str, Any] = {"state": "connecting", "round": 0, "waiting_for": []}
@@ -75,13 +78,16 @@ class StatusFile:
     def waiting(self, peers: Sequence[int], seconds: float) -> None:
         """Called while others are awaited, about twice a second."""
         self._check_left()
-        if seconds < PATIENCE or tuple(peers) == self._said:
+        if seconds < PATIENCE:
             return
-        self._said = tuple(peers)
-        names = [self._owner.agreement.names[peer] for peer in peers]
-        self._tell(f"waiting for {', '.join(names)}")
-        self._known["waiting_for"] = names
-        self._write()
+        names = self._owner.agreement.names
+        found = self._doubts.about(peers) if seconds >= DOUBT else {}
+        words = [f"{names[p]} ({found[p]})" if p in found else names[p] for p in peers]
+        if words != self._said:
+            self._said = words
+            self._tell(f"waiting for {', '.join(words)}")
+            self._known["waiting_for"] = words
+            self._write()
 
     def _write(self) -> None:
         post, names = self._post, self._owner.agreement.names
