@@ -91,6 +91,8 @@ def test_what_to_know_or_do_is_said(changes: Mapping[str, Any], words: str) -> N
 
 def test_scores_of_regression_and_of_who_never_trained_alone() -> None:
     assert standing(measure="R2", scores=[0.5], alone=[0.75]).gain == "-0.250"
+    short = standing(alone=[60.0, 70.0])
+    assert (short.gain, short.alone_after) == ("+10.0 points", "after 2 rounds")
     assert standing(alone=[]).gain == "" and standing(scores=[], alone=[1.0]).gain == ""
     assert "none" in seen(peer_panel(standing(scores=[None], problems=[])))
 

@@ -40,6 +40,9 @@ scool peer COMMAND --help lists the options of a command.
 """
 
 
+ALONE = 50  # rounds for which the owners of a trial train alone, to compare
+
+
 @dataclass(frozen=True)
 class PilotCommand:
     """Make a folder per owner: keys, certificates, the agreement, and digits to learn from.
@@ -149,8 +152,8 @@ def _pilot(arguments: Sequence[str]) -> int:
     options = read_toml(str(command.options)) if command.options else {}
     folders = make_pilot(command.folder, addresses, trial, options)
     for folder in folders:
-        owner = open_owner(folder)
-        write_alone(folder, train_alone(folder, owner.agreement, owner.load(), trial.rounds))
+        owner, rounds = open_owner(folder), min(trial.rounds, ALONE)
+        write_alone(folder, train_alone(folder, owner.agreement, owner.load(), rounds))
     print("Each owner takes its folder to its machine and runs")
     for folder in folders:
         print(f"  scool peer run {folder}")

@@ -20,6 +20,7 @@ from scool.peer.engine import PeerEngine
 from scool.peer.identity import Files
 from scool.peer.keeping_up import AtHome, KeepingUp
 from scool.peer.leaving import check_not_left, check_open, has_left, what_happens
+from scool.peer.meeting_again import meet_again
 from scool.peer.owner import Owner
 from scool.peer.post import LEFT, Post, largest_message
 from scool.peer.status import StatusFile, with_names
@@ -88,6 +89,8 @@ def run_owner(
         post.waiting, post.admit = status.waiting, owner.admit
         try:
             part = _Part(owner, post, about(own))
+            if part.is_back and agreement.mode == "strict":
+                meet_again(owner.records, post)
             settings = RunSettings(
                 rounds=agreement.rounds, seed=agreement.seed, device="cpu", checkpoint_every=1
             )

@@ -84,7 +84,7 @@ def _scores(peer: Standing) -> str:
         return ""
     words = f"{peer.told['measure']} {peer.words_of(peer.scores[-1])}"
     if peer.alone:
-        words += f"; alone, after as many rounds (dashed): {peer.words_of(peer.alone[-1])}"
+        words += f"; alone (dashed), {peer.alone_after}: {peer.words_of(peer.alone[-1])}"
     words += f" ({peer.gain})" if peer.gain else ""
     known = [s for s in [*peer.scores, *peer.alone] if s is not None]
     low, high = min(known, default=0.0), max(known, default=1.0)

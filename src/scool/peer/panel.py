@@ -59,7 +59,7 @@ def _scores(peer: Standing) -> Table:
     """The own score, and below it that of training alone."""
     table = Table.grid(padding=(0, 2))
     lines = [(peer.told["measure"], peer.scores, peer.gain and f"{peer.gain} against alone")]
-    lines += [("alone", peer.alone, "after as many rounds")]
+    lines += [("alone", peer.alone, peer.alone_after)]
     for name, scores, words in lines:
         if scores:
             curve = Text(sparkline(scores), style="cyan")

@@ -118,8 +118,14 @@ class Standing:
 
     @property
     def alone(self) -> list[float]:
-        """The same of training alone for as many rounds; empty where nobody tried."""
+        """The same of training alone, for as many rounds at most; empty where nobody tried."""
         return list(self.told.get("alone") or [])[: len(self.scores) or None]
+
+    @property
+    def alone_after(self) -> str:
+        """After how many rounds."""
+        is_short = len(self.alone) < len(self.scores)
+        return f"after {len(self.alone)} rounds" if is_short else "after as many rounds"
 
     def words_of(self, score: float | None) -> str:
         if score is None:
@@ -128,8 +134,8 @@ class Standing:
 
     @property
     def gain(self) -> str:
-        """The own score against that of training alone, after the same number of rounds."""
-        if not self.scores or self.scores[-1] is None or len(self.alone) < len(self.scores):
+        """The own score against that of training alone."""
+        if not self.scores or self.scores[-1] is None or not self.alone:
             return ""
         gain = self.scores[-1] - self.alone[-1]
         if self.told["measure"] == "accuracy":

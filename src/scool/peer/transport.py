@@ -1,5 +1,5 @@
-"""What peers need of a network: a few verbs. Bytes go in and come out; who signed them and what they
-mean is the business of `post`."""
+"""What peers need of a network: a few verbs. Bytes go in and come out; who signed them and what
+they mean is the business of `post`."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple, Protocol
