@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, final
@@ -187,7 +187,14 @@ def _warnings(row: Mapping[str, Any], names: Sequence[str] | None) -> dict[str, 
 class Console:
     """A recorder that shows on stderr how a run is doing."""
 
-    def __init__(self, rounds: int, *, quiet: bool = False) -> None:
+    def __init__(
+        self,
+        rounds: int,
+        *,
+        quiet: bool = False,
+        drawn: Callable[[], RenderableType] | None = None,
+    ) -> None:
+        """`drawn` makes another picture for a terminal."""
         self.rounds = rounds
         self.quiet = quiet
         self.view = View()
@@ -195,7 +202,10 @@ class Console:
         self._began = 0.0
         self._console = Terminal(stderr=True)
         self._live = Live(
-            console=self._console, transient=True, refresh_per_second=4, get_renderable=self._drawn
+            console=self._console,
+            transient=True,
+            refresh_per_second=4,
+            get_renderable=drawn or self._drawn,
         )
 
     @property

@@ -197,6 +197,11 @@ def config_of(header: Mapping[str, Any], path: Path) -> RunConfig:
         raise RunError(
             f"{path / 'run.json'} is damaged: it does not say what it is. Bring back a whole copy"
         )
+    if header.get("held"):
+        raise RunError(
+            f"{path} is one owner's part of a run on peers: {how_to_go_on(header, path)} continues "
+            "it; to repeat it all owners make a new agreement"
+        )
     if not header.get("config"):
         raise RunError(
             f"{path} was made from Python, and only Python has its data and model: continue it by "

@@ -140,6 +140,8 @@ def write_export(
     chosen = what.held if client is None else [what.number(client)]
     if is_taken(folder):
         raise RunError(f"{folder} exists already: choose another folder (--out)")
+    if client is not None:
+        one_of(what.theta, what.header, chosen[0], what.names)  # before anything is written
     programs = _programs(what, chosen) if onnx else {}
     make_folder(folder / "models")
     try:

@@ -1,7 +1,7 @@
 """One client's model, ready for prediction, out of a result or a run folder."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import nn
 from scool.data.client import find_client
 from scool.data.preprocessing import Preprocessing
 from scool.data.transform import ImageTransform
-from scool.errors import ConfigError, RunError, first_few, require, unknown
+from scool.errors import ConfigError, RunError, require, unknown
 from scool.models import ModelConfig, fixed_tensors, unstack
 from scool.models.mixture import LOG_WEIGHTS, MOST_MEMBERS, Mixture
 from scool.recording.clients import Clients, read_clients
@@ -110,7 +110,7 @@ def params_of(path: Path, client: int | str | None) -> tuple[Params, dict[str, A
     is_alone = client is None and len(held) == 1
     count = clients.num_clients if clients else max(held) + 1
     number = held[0] if is_alone else find_client(client, count, names)
-    tensors = {**read_fixed(folder), **one_of(theta, folder.header, number)}
+    tensors = {**read_fixed(folder), **one_of(theta, folder.header, number, names)}
     return tensors, about_model(folder.header, clients, number)
 
 
@@ -119,17 +119,20 @@ def held_by(header: Mapping[str, Any], theta: Tree) -> list[int]:
     return list(header.get("held") or range(len(next(iter(theta.values())))))
 
 
-def one_of(theta: Tree, header: Mapping[str, Any], client: int) -> Params:
-    """The model of a client.
+def one_of(
+    theta: Tree, header: Mapping[str, Any], client: int, names: Sequence[str] | None = None
+) -> Params:
+    """The model of a client. `names` are those of all clients, for a message.
 
     Raises:
         RunError: the run is that of another owner, who has a machine of its own.
     """
     held = held_by(header, theta)
     if client not in held:
+        who = [names[n] if names else f"client {n}" for n in (client, *held)]
         raise RunError(
-            f"the run holds no model of client {client}: it is that of client {first_few(held)}, "
-            "on the machine of its owner"
+            f"the run holds no model of {who[0]}: it is that of {', '.join(who[1:])}, on the "
+            "machine of its owner"
         )
     return unstack(theta, held.index(client))
 

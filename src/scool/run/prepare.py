@@ -138,6 +138,8 @@ def name_of(method: Any) -> str:
 
 def how_to_go_on(header: Mapping[str, Any], path: Path) -> str:
     """How to continue a run: a command, or a Python call where only Python has data and model."""
+    if header.get("held"):  # a peer's: its folder is in that of its owner
+        return f"`scool peer run {path.parent}`"
     if header.get("config"):
         return f"`scool resume {path}`"
     return f"the same `scool.fit(..., out={str(path)!r}, resume=True)`"
