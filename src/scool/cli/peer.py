@@ -10,6 +10,7 @@ import tyro
 
 from scool.cli.arguments import Shown, read_toml
 from scool.cli.export import export
+from scool.cli.peer_amending import amend
 from scool.cli.peer_joining import agrees, init, invite, join
 from scool.cli.peer_simulate import simulate
 from scool.cli.run import print_summary
@@ -22,6 +23,7 @@ USAGE = """usage: scool peer COMMAND
   init NAME --listen HOST:PORT            a folder with a key, and a request for the founder
   invite run.toml *.request               the founder: an agreement and certificates for all
   join DIR INVITE                         see what is asked, check the data, and sign
+  amend DIR *.request                     propose another member for a run that goes on
   run DIR                                 take part as the owner of a folder
   status DIR...                           how the peers of these folders are doing
   leave DIR                               go for good; Ctrl-C is for a while
@@ -241,6 +243,7 @@ def _audit(arguments: Sequence[str]) -> int:
 
 COMMANDS = {
     "audit": _audit,
+    "amend": amend,
     "init": init,
     "invite": invite,
     "join": join,
