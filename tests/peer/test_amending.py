@@ -26,6 +26,7 @@ from scool.peer.node import run_owner
 from scool.peer.owner import open_owner
 from scool.peer.pilot import Trial, arrays_of, make_pilot
 from scool.peer.status import read_status
+from scool.run.loop import Interrupted
 from toys import classification
 
 NAMES = ("ann", "bob", "cat")
@@ -127,6 +128,29 @@ def test_where_most_are_enough_who_does_not_sign_goes_on_without_the_newcomer(ho
     take_part(home, file, {"ann": 3.0, "bob": 3.0})
     assert [absent(home, name)[-1] for name in (*NAMES, "dan")] == [[], [], [3], [2]]
     assert Agreement.read(home / "cat").edition == 1
+
+
+def test_who_has_left_for_good_need_not_sign(home: Path) -> None:
+    """Its signed farewell travels with the amendment, so that all can check it."""
+    network, told = MemoryNetwork(3, delay=(0.05, 0.1)), []
+    network.at(2.0, lambda: say("leave", home / "cat", "--yes"))
+    programs: dict[int, Any] = {i: live(home, name, told) for i, name in enumerate(NAMES)}
+    leaving = programs[2]
+    programs[2] = lambda transport: _left(leaving, transport)
+    network.at(4.0, lambda: said.append(amend(home, "bob", "dan")))
+    said: list[Path] = []
+    network.run(programs, until=300)
+    [file] = said
+    assert Agreement.read(home / "dan").edition == 2
+    assert open_owner(home / "dan").agreement.names == (*NAMES, "dan")
+    spoil(lambda n: n["farewells"].update(bob=n["farewells"]["cat"]))(home, file)
+    with pytest.raises(ScoolError, match="farewell of 'bob' is none"):
+        consider_amendment(home / "ann", file)
+
+
+def _left(program: Any, transport: MemoryTransport) -> None:
+    with pytest.raises(Interrupted, match="left the run"):
+        program(transport)
 
 
 def test_a_run_with_an_amendment_goes_on_after_a_restart_and_takes_another(home: Path) -> None:

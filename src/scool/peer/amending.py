@@ -10,6 +10,7 @@ from scool.peer.agreement import NAME as AGREEMENT
 from scool.peer.agreement import Agreement, Member
 from scool.peer.amendment import with_members
 from scool.peer.editions import Editions, remember
+from scool.peer.farewells import read_farewells
 from scool.peer.identity import (
     DAYS,
     Files,
@@ -63,6 +64,7 @@ def propose(owner: Owner, requests: Sequence[Wanted], days: int = DAYS) -> Invit
         read_bytes(Files.of(owner.folder).authority) + authority,
         known | new,
         (*owner.earlier, before),
+        farewells=read_farewells(owner.folder),
     )
     proposed.check()
     return signed(owner.folder, owner.name, proposed)
@@ -97,6 +99,7 @@ class Amendment(NamedTuple):
             *(f"  {new.name}  {new.address}  {new.leaf[:23]}..." for new in self.newcomers),
             "and changes nothing else. Newcomers get and give what all members do: models, losses",
             f"signed by: {', '.join(n for n in agreement.names if n in signatures) or 'nobody'}",
+            *(f"{name} has left for good, and need not sign" for name in self.invite.farewells),
         ]
 
     def sign(self) -> "Amendment":
@@ -118,7 +121,7 @@ class Amendment(NamedTuple):
         write_signatures(
             folder, known | {n.name: invite.signatures[n.name] for n in self.newcomers}
         )
-        Editions(invite.earlier, invite.signatures).write(folder)
+        Editions(invite.earlier, invite.signatures, invite.farewells).write(folder)
         invite.agreement.write(folder)
 
 
@@ -137,11 +140,14 @@ def consider_amendment(folder: Path, path: Path) -> Amendment:
         raise ConfigError(
             f"{path} is not for {settings.name}: it adds members to a run that is not in {folder}"
         )
+    invite = invite._replace(farewells={**read_farewells(folder), **invite.farewells})
     if (folder / PENDING).exists():
         known = Invite.read(folder / PENDING)
         if known.agreement == invite.agreement:
-            both = {**known.signatures, **invite.signatures}
-            invite = invite._replace(signatures=both)
+            invite = invite._replace(
+                signatures={**known.signatures, **invite.signatures},
+                farewells={**known.farewells, **invite.farewells},
+            )
     return Amendment(folder, settings.name, invite)
 
 

@@ -5,7 +5,7 @@ else. It is in force when those members of the edition before have signed that t
 and the newcomers. Whoever has it in force lets the newcomers in; the others do not hear them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -98,10 +98,16 @@ def check_signed(
             )
 
 
-def lacking(before: Agreement, agreement: Agreement, signed: Mapping[str, str]) -> list[str]:
-    """Whose signatures are missing before an edition is in force; empty if it is. Where most
-    members are enough, all that have not signed are listed until they are."""
-    old = [name for name in before.names if name not in signed]
+def lacking(
+    before: Agreement,
+    agreement: Agreement,
+    signed: Mapping[str, str],
+    left: Collection[str] = (),
+) -> list[str]:
+    """Whose signatures are missing before an edition is in force; empty if it is. Who has left for
+    good need not sign. Where most members are enough, all that have not signed are listed until
+    they are."""
+    old = [name for name in before.names if name not in signed and name not in left]
     new = [name for name in agreement.names[len(before.names) :] if name not in signed]
     is_enough = before.signers == "most" and 2 * len(old) < len(before.names)
     return ([] if is_enough else old) + new

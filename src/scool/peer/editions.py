@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, final
 from scool.errors import ConfigError, ScoolError
 from scool.peer.agreement import Agreement
 from scool.peer.amendment import check_editions, check_signed, lacking
+from scool.peer.farewells import check_farewells
 from scool.recording.disk import write_bytes
 from scool.types import Info
 
@@ -21,11 +22,13 @@ class Editions(NamedTuple):
 
     earlier: tuple[Agreement, ...] = ()
     signatures: Mapping[str, str] = {}  # under the edition in force
+    farewells: Mapping[str, str] = {}  # of members that had left before
 
     def write(self, folder: Path) -> None:
         content = {
             "earlier": [edition.as_dict() for edition in self.earlier],
             "signatures": dict(self.signatures),
+            "farewells": dict(self.farewells),
         }
         write_bytes(folder / NAME, json.dumps(content, indent=2).encode())
 
@@ -42,18 +45,19 @@ class Editions(NamedTuple):
         try:
             found = json.loads(path.read_bytes())
             rows = tuple(Agreement.of(row, path) for row in found["earlier"])
-            signatures = dict(found["signatures"])
+            signatures, farewells = dict(found["signatures"]), dict(found["farewells"])
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ConfigError(f"{path} cannot be read ({error}): bring back a copy") from error
         earlier = tuple(row for row in rows if row.edition < agreement.edition)
         check_editions([*earlier, agreement])
         check_signed(agreement, leaves, signatures)
-        if missing := lacking(earlier[-1], agreement, signatures):
+        check_farewells(agreement, leaves, farewells)
+        if missing := lacking(earlier[-1], agreement, signatures, farewells):
             raise ConfigError(
                 f"edition {agreement.edition} of the agreement lacks the signature of "
                 f"{', '.join(missing)}: bring back a copy of {path}"
             )
-        return cls(earlier, signatures)
+        return cls(earlier, signatures, farewells)
 
 
 def remember(folder: Path, agreement: Agreement) -> None:

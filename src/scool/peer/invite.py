@@ -10,6 +10,7 @@ from scool.errors import ConfigError, RunError, require
 from scool.peer.agreement import Agreement, Member
 from scool.peer.amendment import check_editions, check_signed, lacking
 from scool.peer.authorities import check_authorities, check_leaf
+from scool.peer.farewells import check_farewells
 from scool.peer.identity import (
     DAYS,
     Files,
@@ -58,11 +59,12 @@ class Invite(NamedTuple):
     leaves: Mapping[str, bytes]
     earlier: tuple[Agreement, ...] = ()  # editions, from the first on
     signatures: Mapping[str, str] = {}  # under a later edition, as far as they are there
+    farewells: Mapping[str, str] = {}  # of members that left: they need not sign
 
     @property
     def lacking(self) -> list[str]:
         """Who must sign yet before a later edition is in force."""
-        return lacking(self.earlier[-1], self.agreement, self.signatures)
+        return lacking(self.earlier[-1], self.agreement, self.signatures, self.farewells)
 
     def write(self, path: Path) -> None:
         content = {
@@ -73,6 +75,7 @@ class Invite(NamedTuple):
         if self.earlier:
             content["earlier"] = [edition.as_dict() for edition in self.earlier]
             content["signatures"] = dict(self.signatures)
+            content["farewells"] = dict(self.farewells)
         write_bytes(path, json.dumps(content, indent=2).encode())
 
     @classmethod
@@ -91,6 +94,7 @@ class Invite(NamedTuple):
                 {name: leaf.encode() for name, leaf in leaves.items()},
                 tuple(Agreement.of(edition, path) for edition in found.get("earlier", ())),
                 dict(found.get("signatures", {})),
+                dict(found.get("farewells", {})),
             )
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
@@ -112,6 +116,7 @@ class Invite(NamedTuple):
         check_authorities(self.authority, (self.leaves[name] for name in self.agreement.names))
         check_editions([*self.earlier, self.agreement])
         check_signed(self.agreement, self.leaves, self.signatures)
+        check_farewells(self.agreement, self.leaves, self.farewells)
 
 
 def make_invite(

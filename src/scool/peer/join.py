@@ -102,7 +102,7 @@ class Candidate(NamedTuple):
         name, signed = self.settings.name, self.invite.signatures
         write_signatures(folder, {name: signed.get(name) or sign(agreement, keys)})
         if self.invite.earlier:
-            Editions(self.invite.earlier, signed).write(folder)
+            Editions(self.invite.earlier, signed, self.invite.farewells).write(folder)
         agreement.write(folder)
 
 

@@ -15,6 +15,7 @@ from scool.peer.data import About, about, alone, widths_of
 from scool.peer.editions import Watch
 from scool.peer.elastic import Elastic
 from scool.peer.engine import PeerEngine
+from scool.peer.farewells import keep_farewell
 from scool.peer.identity import Files
 from scool.peer.keeping_up import AtHome, KeepingUp
 from scool.peer.leaving import check_not_left, check_open, has_left, what_happens
@@ -105,7 +106,10 @@ def _take_part(
             watch.look()
             status.waiting(peers, seconds)
 
-        post.waiting = waiting
+        def farewell(place: int, signed: bytes) -> None:
+            keep_farewell(owner.folder, agreement.names[place], signed)
+
+        post.waiting, post.farewell = waiting, farewell
         try:
             part = _Part(owner, post, about(own))
             _rename_places(owner, part.names)
