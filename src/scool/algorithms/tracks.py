@@ -1,4 +1,4 @@
-"""Several kinds of cooperation side by side, and for every owner the mix of them that pays."""
+"""Several kinds of cooperation side by side, and for every owner the mixture of them that helps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -27,9 +27,9 @@ from scool.types import Info, Params, Tree
 
 KINDS = ("alone", "body", "graph", "common", "drawn")
 LOST = Reason("training", "loss or model in an earlier round")
-CALM = 20  # rounds in which the weights stay where they are: they have settled
-MOVED = 0.05  # how much of its weight the mean owner has given to other kinds: not calm
-LEAST = 0.05  # smaller weights of an owner become 0 when judging ends
+CALM = 20  # rounds without a change of the weights after which they have settled
+MOVED = 0.05  # of its weight that the mean owner gives to other kinds: above this, not settled
+LEAST = 0.05  # weights of an owner below this become 0 when judging ends
 
 
 class TracksState(NamedTuple):
@@ -42,7 +42,7 @@ class TracksState(NamedTuple):
     scores: Tensor  # (K, A) of the judges on the held-out samples; NaN: never judged
     anchor: Tensor  # (K, A) omega when it last moved
     calm: Tensor  # () rounds since then; CALM: judging is over
-    lost: Tensor  # (2, A, K) bool: whose training broke, of the models and of the judges
+    lost: Tensor  # (2, A, K) bool: clients whose training broke, of the models and of the judges
 
 
 @final
@@ -73,16 +73,16 @@ class Tracks(Method[TracksState]):
     trains_theta = False
 
     kinds: str = "alone,body,graph,common"
-    """The kinds of cooperation, with commas between."""
+    """The kinds of cooperation, separated by commas."""
     prior: AnyPrior = field(default_factory=SBM)
-    """Of the graph, for the kinds `graph` and `drawn`."""
+    """The prior of the graph, for the kinds `graph` and `drawn`."""
     sgd: LocalSGD = field(default_factory=LocalSGD)
     fraction: float = 0.0
     """Peers kept by the kind `graph`, as a fraction of all clients; 0: a tenth, at least ten."""
     pooling: float = 20.0
-    """kappa: how many samples of its own weigh as much as what suits the population."""
+    """kappa: the number of an owner's samples that weigh as much as what suits the population."""
     validation: float = 0.2
-    """Share of the training samples to judge by, where there are no validation data."""
+    """Share of the training samples set aside to judge by, if there are no validation data."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -98,13 +98,13 @@ class Tracks(Method[TracksState]):
 
     @property
     def meets(self) -> Meets:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """A server, if one of the kinds needs it."""
+        """A server, if one of the kinds needs one."""
         ways = {method.meets for method in self.methods().values()}
         return "server" if "server" in ways else "peers" if "peers" in ways else "nobody"
 
     @property
     def verbs(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Those of the kinds, and what judges them."""
+        """The verbs of all kinds, and those that judge them."""
         kinds = self.methods().values()
         return frozenset({"judge", "view"}).union(*(kind.verbs for kind in kinds))
 
@@ -126,7 +126,7 @@ class Tracks(Method[TracksState]):
         return {name: every[name] for name in self._names}
 
     def kinds_of(self, model: Params) -> list[str]:
-        """The kinds that a model has: one layer is a head without a body."""
+        """The kinds that are possible for a model: one with a single layer has no body."""
         layers = {name.rpartition(".")[0] for name in model}
         kinds = [name for name in self._names if name != "body" or len(layers) > 1]
         return kinds or [*self._names]
@@ -155,7 +155,7 @@ class Tracks(Method[TracksState]):
         )
 
     def admit(self, state: TracksState, clients: Tensor) -> TracksState:
-        """Who comes when judging is over has the population's weights."""
+        """Clients that join after judging is over get the population's weights."""
         methods = self.methods(len(state.weights))
         models = {name: methods[name].admit(own, clients) for name, own in state.models.items()}
         judges = {name: methods[name].admit(own, clients) for name, own in state.judges.items()}
@@ -198,8 +198,8 @@ class Tracks(Method[TracksState]):
         round: int,
         whole: bool,
     ) -> tuple[dict[str, Any], dict[str, Info], Tensor]:
-        """A round of the kinds named, on all samples (`whole`) or without those held out; and whose
-        training has broken in which kind."""
+        """A round of the kinds named, on all samples (`whole`) or without those held out; and which
+        clients' training broke in which kind."""
         after, infos, broken = dict(states), dict[str, Info](), list[Tensor]()
         methods = self.methods(engine.num_clients)
         for a, name in enumerate(states):
@@ -212,7 +212,7 @@ class Tracks(Method[TracksState]):
         return after, infos, torch.stack(broken)
 
     def _judged(self, engine: Engine, state: TracksState, lost: Tensor) -> TracksState:
-        """Weights by the held-out samples, and whether that was the last time."""
+        """Weights by the held-out samples, and whether judging is now over."""
         seen = held_out(engine, [judge.theta for judge in state.judges.values()])
         pi = population_weights(seen.log_lik)
         found = owner_weights(seen.log_lik, pi, self.pooling)
@@ -250,7 +250,7 @@ def _without_theta(states: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lost(view: Engine, engine: Engine) -> Tensor:
-    """(K,) bool: whose training broke in this kind, and nowhere else."""
+    """(K,) bool: clients whose training broke in this kind only."""
     lost = torch.zeros(engine.num_clients, dtype=torch.bool)
     lost[[client for client in view.health.reasons if client not in engine.health.reasons]] = True
     return lost
@@ -266,7 +266,7 @@ def _average(losses: list[tuple[int, Tensor]], weights: Tensor) -> Tensor:
 
 
 def _combined(graphs: list[tuple[int, Matrix]], weights: Tensor, active: Tensor) -> Edges:
-    r"""$\sum_a \omega_{ia} w^a_{ij}$; a client that does not take part keeps to itself."""
+    r"""$\sum_a \omega_{ia} w^a_{ij}$; a client that does not take part mixes with itself only."""
     lists = [(a, Edges.of(graph).nonzero_pairs().among(active)) for a, graph in graphs]
     values = [e.values.double() * weights[e.i, a] for a, e in lists]
     i, j = torch.cat([e.i for _, e in lists]), torch.cat([e.j for _, e in lists])

@@ -148,7 +148,8 @@ def kind_of(column: Any, name: str) -> Kind:
 
 
 def _refuse_written_numbers(known: Any, name: str) -> None:
-    """Numbers became text because some cells hold something else, such as a question mark."""
+    """Refuse numbers that became text because some cells hold something else, such as a question
+    mark."""
     pd = need("pandas", "a table")
 
     is_number = pd.to_numeric(known, errors="coerce").notna()

@@ -36,8 +36,9 @@ def load_model(
     """A client's model, from the newest checkpoint of a run or from an exported file.
 
     Args:
-        run: a run folder, a folder that `Result.export` or `scool export` wrote, or one file of it.
-        client: its number or its name; not needed where there is one model only.
+        run: a run folder, a folder that `Result.export` or `scool export` wrote, or a single file
+            of it.
+        client: its number or its name; not needed where there is only one model.
         module: the network, or a function that builds it, where the run had one of its own.
 
     >>> import scool, tempfile
@@ -77,8 +78,8 @@ def _among(exported: Mapping[int, Path], client: int | str | None, path: Path) -
 
 
 def theta_of(folder: RunFolder) -> tuple[int, Tree]:
-    """The models of all clients in the newest checkpoint of a run that is whole, and after how many
-    rounds that was. Warns where a newer one is damaged. Needs nothing but the checkpoint."""
+    """The models of all clients in the newest whole checkpoint of a run, and the rounds done then.
+    Warns where a newer one is damaged. Needs nothing but the checkpoint."""
     path = folder.path
     checkpoint, problems = folder.last_checkpoint()
     if checkpoint is None and folder.header.get("status") == "finished":
@@ -100,7 +101,7 @@ def theta_of(folder: RunFolder) -> tuple[int, Tree]:
 
 
 def params_of(path: Path, client: int | str | None) -> tuple[Params, dict[str, Any]]:
-    """What a client's model holds in the newest checkpoint of a run, and what it is for."""
+    """A client's parameters in the newest checkpoint of a run, and a description of the model."""
     folder = RunFolder.open(path)
     _, theta = theta_of(folder)
     clients = read_clients(folder)
@@ -114,7 +115,7 @@ def params_of(path: Path, client: int | str | None) -> tuple[Params, dict[str, A
 
 
 def held_by(header: Mapping[str, Any], theta: Tree) -> list[int]:
-    """Whose models the rows of a checkpoint are: everybody's, or those of a peer."""
+    """The clients that the rows of a checkpoint belong to: all, or those of a peer."""
     return list(header.get("held") or range(len(next(iter(theta.values())))))
 
 

@@ -11,11 +11,11 @@ from scool.priors.tracks import gaussian_log_lik, mean_log_lik
 from scool.types import Tree
 
 SHARPNESS = tuple(2.0**power for power in (-3, -2.5, -2, -1.5, -1, -0.5, 0, 0.5, 1))
-WORST = 1e4  # loss of a model that fails on a sample: it weighs nothing, and all stays finite
+WORST = 1e4  # loss of a model that fails on a sample: it gets no weight, and all stays finite
 
 
 class HeldOut(NamedTuple):
-    """What A models of each client say of its validation samples."""
+    """How A models of each client explain its validation samples."""
 
     log_lik: Tensor  # (K, S, A); NaN where a client has no more samples, or takes no part
     sharpness: Tensor  # (A,) beta, with which they are most likely; 1 in regression
@@ -25,7 +25,7 @@ class HeldOut(NamedTuple):
 def held_out(engine: Engine, thetas: list[Tree]) -> HeldOut:
     r"""[TRACK-beta] $\ell_{isa} = \log\mathrm{softmax}(\beta_a f_{\theta_{ia}}(x_{is}))_{y_{is}}$
     with the $\beta_a$ of a kind that explains the samples of the mean owner best. Models that have
-    learned their samples by heart answer too surely; a mix would make up for that, and call it
+    memorised their samples are too confident; a mixture would correct that, and mistake it for
     evidence for other kinds."""
     most = int(engine.val_sizes.max())
     count = 1 + most * (1 + len(SHARPNESS))
