@@ -11,7 +11,10 @@ import torch
 import scool
 from scool.cli.main import run_command
 from scool.graph.edges import as_matrix
-from scool.peer.memory import MemoryNetwork
+from scool.peer import keeping_up
+from scool.peer.elastic import Elastic
+from scool.peer.memory import MemoryNetwork, MemoryTransport
+from scool.peer.post import Post
 from scool.recording.folder import RunFolder
 
 pytest.importorskip("cryptography", reason="pip install scool[peer]")
@@ -110,3 +113,40 @@ def test_the_recommended_method_bears_loss_and_absence(tmp_path: Path) -> None:
         assert row["scores"][place] >= expected["scores"][place] - 2.0
         told = [torch.tensor([w[place] for w in own["tracks"].values()]) for own in found]
         assert all(torch.allclose(weights, told[place], atol=0.02) for weights in told)
+
+
+def test_a_late_comer_learns_from_others_though_nobody_gave_it_the_graph(
+    pilot: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes after all have chosen their neighbours, and chooses its own."""
+    monkeypatch.setattr(keeping_up.KeepingUp, "_with_graph", lambda self, state, round: state)
+    network = MemoryNetwork(4, delay=DELAY)
+    programs = {place: live(pilot, place) for place in range(4)}
+    network.start(3, programs.pop(3), at=10.0)
+    network.run(programs)
+    assert 4 <= len(missed(pilot, "dan")) < ROUNDS - 3
+    assert float(own_rows(pilot)[3, :3].sum()) > 0.1
+
+
+def test_the_graph_is_asked_for_until_it_is_there() -> None:
+    """Those who have it may begin the round a moment later."""
+    network, found = MemoryNetwork(2), []
+
+    def give(me: MemoryTransport) -> None:
+        post = Post(me, "run", 2, 100_000)
+        while me.now() < 0.7:
+            me.wait(0.7)
+        post.say(3, keeping_up.STATE, tensors={"n": torch.ones(2)}, push=False)
+        while me.now() < 2.0:
+            me.wait(2.0)
+
+    def take(me: MemoryTransport) -> None:
+        view = Elastic(Post(me, "run", 2, 100_000), 9, 4.0, 2)
+        view.source = (0,)
+        part = keeping_up.KeepingUp(scool.LocalOnly(), view, view._post)
+        post = view._post
+        post.round = 3
+        found.append(part._with_graph({"n": torch.zeros(2)}, 3))
+
+    network.run({0: give, 1: take})
+    assert torch.equal(found[0]["n"], torch.ones(2))

@@ -10,8 +10,10 @@ pytest.importorskip("zenoh", reason="pip install scool[peer]")
 pytest.importorskip("cryptography", reason="pip install scool[peer]")
 
 from scool.cli.main import run_command
+from scool.errors import ScoolError
 from scool.peer.agreement import Agreement
 from scool.peer.faults import read_faults
+from scool.peer.newcomers import check_newcomers
 from scool.peer.outcome import Outcome, Summary
 from scool.peer.pilot import Trial
 from scool.peer.simulate import Plan, simulate
@@ -51,6 +53,24 @@ def test_elastic_processes_die_sleep_come_late_and_are_cut_off(tmp_path: Path) -
     assert "." in cat[12:26] and not {"o", "."}.isdisjoint(ann[26:36])
     [rounds] = found.healed  # the cut lasts longer than two, and all are whole at the end
     assert rounds is not None and 2 < rounds < 18
+
+
+def test_a_newcomer_is_let_in_while_processes_run(tmp_path: Path) -> None:
+    """All members take the amendment up at the same moment, and come back by themselves."""
+    trial = Trial(rounds=18, mode="elastic", deadline=4.0)
+    found, _ = run(tmp_path / "p", trial, newcomers={3: 3}, pace=0.2)
+    assert not found.failures
+    *members, dan = found.strips
+    assert dan.startswith("....") and all(strip.endswith("##") for strip in found.strips)
+    assert all(strip[:3] == "###" and strip.count(".") <= 8 for strip in members)
+    agreed = [Agreement.read(tmp_path / "p" / f"peer-{place}") for place in range(4)]
+    assert [(a.edition, a.run) for a in agreed] == [(2, agreed[0].founding)] * 4
+
+
+@pytest.mark.parametrize("newcomers", [{0: 2}, {3: 2, 2: 5}, {1: 1, 2: 1, 3: 1}])
+def test_newcomers_that_cannot_be_are_refused(newcomers: dict[int, int]) -> None:
+    with pytest.raises(ScoolError, match="they get the last places"):
+        check_newcomers(newcomers, 4)
 
 
 def test_the_command_says_how_it_went(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

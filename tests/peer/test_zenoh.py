@@ -185,6 +185,34 @@ def test_a_link_ends_when_a_certificate_expires(tmp_path: Path) -> None:
         end.close()
 
 
+def test_a_newcomer_gets_in_where_its_authority_is_known_and_speaks_for_itself_alone(
+    tmp_path: Path,
+) -> None:
+    """Its certificate is of another authority, which an amendment adds."""
+    addresses, first, second = free_addresses(3), *(identity.new_authority("r") for _ in "ab")
+    files = [
+        issue(tmp_path / name, name, address, authority)
+        for name, address, authority in zip(NAMES, addresses, (first, first, second), strict=True)
+    ]
+    files[2].authority.write_bytes(first[1] + second[1])
+    ann, bob = (ZenohTransport("r", i, NAMES[:2], addresses, files[i], LARGEST) for i in range(2))
+    cat = ZenohTransport("r", 2, NAMES, addresses, files[2], LARGEST)
+    assert wait_for(lambda: bob.members() == {0, 1}) and not wait_for(
+        lambda: cat.members() != {2} or 2 in ann.members(), seconds=1.0
+    )
+    ann.close()
+    files[0].authority.write_bytes(first[1] + second[1])
+    ann = ZenohTransport("r", 0, NAMES, addresses, files[0], LARGEST)
+    assert wait_for(lambda: ann.members() == {0, 1, 2} and bob.members() == {0, 1})
+    assert cat.members() == {0, 2}
+    cat._session.put("scool/r/1/on/1/forged", b"x")
+    cat.offer("1/own", b"row", push=True)
+    assert wait_for(lambda: bool(ann._inbox))
+    assert [(arrival.sender, arrival.key) for arrival in ann.arrivals()] == [(2, "1/own")]
+    for end in (ann, bob, cat):
+        end.close()
+
+
 def test_a_port_that_is_taken_is_said(world: Any) -> None:
     _, addresses, authority, tmp = world
     files = issue(tmp / "second", "ann", addresses[0], authority)

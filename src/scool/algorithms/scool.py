@@ -272,7 +272,8 @@ class SCooL(Method[SCooLState]):
         count = min(count, num_candidates(engine.num_clients, self.candidates) or count)
         if self.peers == "drawn" and self._is_sparse(round + 1):
             return draw_peers(w, count, derive(engine.seed, "peers", round), self.keep_self)
-        if round == self.sparsify_round:
+        is_late = before.fill and self._is_sparse(round)  # of one who came after the choice
+        if round == self.sparsify_round or is_late:
             return keep_best(rank, count, self.keep_self)
         if not self._is_sparse(round) or round % AGAIN:
             return before

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from scool.cli.arguments import Shown, read_toml
 from scool.cli.export import export
+from scool.cli.peer_amending import amend
 from scool.cli.peer_joining import agrees, init, invite, join
 from scool.cli.peer_simulate import simulate
 from scool.cli.peer_status import status
@@ -27,6 +28,7 @@ USAGE = """usage: scool peer COMMAND
   init NAME --listen HOST:PORT            a folder with a key, and a request for the founder
   invite run.toml *.request               the founder: an agreement and certificates for all
   join DIR INVITE                         see what is asked, check the data, and sign
+  amend DIR *.request                     propose another member for a run that goes on
   run DIR                                 take part as the owner of a folder
   status DIR...                           how these peers are doing; --watch goes on, --page 0
                                           shows it in a browser of this machine
@@ -238,6 +240,7 @@ def _audit(arguments: Sequence[str]) -> int:
 
 COMMANDS = {
     "audit": _audit,
+    "amend": amend,
     "init": init,
     "invite": invite,
     "join": join,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import tyro
 
+from scool.cli.peer_amending import join_amendment
 from scool.errors import ConfigError, printable
 
 
@@ -49,7 +50,7 @@ class JoinCommand:
     folder: tyro.conf.Positional[Path]
     """The owner's folder."""
     invite: tyro.conf.Positional[Path]
-    """What the founder sent."""
+    """What the founder sent, or what `scool peer amend` made."""
     dry_run: bool = False
     """Only look: load the data, check shapes, train one round alone; change nothing."""
     yes: bool = False
@@ -95,9 +96,13 @@ def invite(arguments: Sequence[str]) -> int:
 
 
 def join(arguments: Sequence[str]) -> int:
+    from scool.peer.invite import Invite
     from scool.peer.join import consider, describe
 
     command = tyro.cli(JoinCommand, args=list(arguments), prog="scool peer join")
+    if Invite.read(command.invite).earlier:
+        asks = None if command.yes else agrees
+        return join_amendment(command.folder, command.invite, command.dry_run, asks)
     candidate = consider(command.folder, command.invite)
     for line in candidate.terms():
         print(printable(line))

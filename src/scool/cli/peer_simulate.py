@@ -45,6 +45,8 @@ class SimulateCommand:
     """PEERS/PEERS@ROUND+SECONDS: nothing passes between the two, e.g. 0-3/4-7@8+10."""
     late: Annotated[tuple[str, ...], Many] = ()
     """PEER@ROUND: starts when the others have done so many rounds."""
+    newcomer: Annotated[tuple[str, ...], Many] = ()
+    """PEER@ROUND: no member at first; all sign an amendment then, and it takes a reserved place."""
     loss: float = 0.0
     """Share of pieces of data that come 0.2 s later, as after the loss of a packet."""
     pace: float = 0.0
@@ -91,7 +93,8 @@ def simulate(arguments: Sequence[str]) -> int:
         command.peers,
         trial,
         read_faults(faults, command.peers),  # type: ignore[arg-type]
-        dict(_late(text, command.peers) for text in command.late),
+        dict(_starts(text, command.peers, "late") for text in command.late),
+        dict(_starts(text, command.peers, "newcomer") for text in command.newcomer),
         command.loss,
         command.pace,
         command.limit,
@@ -121,8 +124,8 @@ def _options(command: SimulateCommand) -> dict[str, Any]:
     return dict(options)
 
 
-def _late(text: str, count: int) -> tuple[int, int]:
+def _starts(text: str, count: int, option: str) -> tuple[int, int]:
     place, _, round_ = text.partition("@")
     if not (place.isdigit() and round_.isdigit() and int(place) < count):
-        raise ConfigError(f"--late {text} is not possible: give PEER@ROUND, e.g. 5@10")
+        raise ConfigError(f"--{option} {text} is not possible: give PEER@ROUND, e.g. 5@10")
     return int(place), int(round_)

@@ -1,5 +1,6 @@
 """What all members of a run have agreed on. Its hash is the run's id, which every signed record
-names: whoever speaks in the run has agreed to all of it."""
+names: whoever speaks in the run has agreed to all of it. A later edition has more members, and the
+id of the first (see `amendment.py`)."""
 
 import hashlib
 import json
@@ -28,6 +29,7 @@ from scool.types import Params
 from scool.version import __version__
 
 Mode = Literal["strict", "elastic"]
+Signers = Literal["all", "most"]
 NAME = "agreement.json"
 
 
@@ -59,6 +61,10 @@ class Agreement:
     deadline: float = 60.0  # elastic: seconds of a round after which it goes on without the rest
     places: int = 0  # elastic: members there may come to be, those of today among them; 0: no more
     min_peers: int = 2  # elastic: with fewer peers there a round does not begin
+    signers: Signers = "all"  # elastic: which members must sign before there is another one
+    edition: int = 1
+    before: str = ""  # later editions: SHA-256 of the one before
+    founding: str = ""  # later editions: the id of the first
     table: Mapping[str, Any] = field(default_factory=dict)
     """How tables become numbers: `label`, `classes`, `numbers` and `categories`; see `table.py`."""
 
@@ -67,9 +73,13 @@ class Agreement:
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
 
     @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.canonical()).hexdigest()
+
+    @property
     def run(self) -> str:
         """The id of the run: 32 hexadecimal digits."""
-        return hashlib.sha256(self.canonical()).hexdigest()[:32]
+        return self.founding or self.sha256[:32]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -147,6 +157,8 @@ class Agreement:
         require(self.places == 0 or self.places >= members, "places", self.places, remedy)
         remedy = f"give 2 to {members}, the number of members"
         require(2 <= self.min_peers <= members, "min_peers", self.min_peers, remedy)
+        if self.signers not in get_args(Signers):
+            unknown("signers", self.signers, get_args(Signers))
         if self.mode == "strict" and self.places > members:
             raise ConfigError(
                 f"places = {self.places} is not possible with {members} members in a strict run, "

@@ -92,7 +92,7 @@ def read_request(data: bytes, where: object = "the request") -> Wanted:
     try:
         found = x509.load_pem_x509_csr(data)
         is_whole = found.is_signature_valid
-        name = _common_name(found.subject)
+        name = common_name(found.subject)
         names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         [address] = names.get_values_for_type(x509.UniformResourceIdentifier)
     except (ValueError, IndexError, x509.ExtensionNotFound) as error:
@@ -138,7 +138,7 @@ def sign_leaf(
 
 def fingerprint(certificate: bytes) -> str:
     """SHA-256 of a certificate (PEM), as it is pinned in the agreement."""
-    der = _load(certificate).public_bytes(serialization.Encoding.DER)
+    der = load(certificate).public_bytes(serialization.Encoding.DER)
     return f"sha256:{hashlib.sha256(der).hexdigest()}"
 
 
@@ -149,22 +149,6 @@ def key_fingerprint(public: object) -> str:
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )
     return f"sha256:{hashlib.sha256(der).hexdigest()}"
-
-
-def check_leaf(leaf: bytes, name: str, authority: bytes) -> None:
-    """Refuse a certificate that is not of this name and authority, or not valid now.
-
-    Raises:
-        ConfigError: says which of these.
-    """
-    found = _load(leaf)
-    if _common_name(found.subject) != name:
-        raise ConfigError(f"the certificate of {name} is that of {_common_name(found.subject)}")
-    try:
-        found.verify_directly_issued_by(_load(authority))
-    except (ValueError, TypeError, InvalidSignature) as error:
-        raise ConfigError(f"the certificate of {name} is of another authority") from error
-    check_time(found, f"the certificate of {name}")
 
 
 def read_key(data: bytes) -> ec.EllipticCurvePrivateKey:
@@ -182,7 +166,7 @@ def read_key(data: bytes) -> ec.EllipticCurvePrivateKey:
 
 def is_of(key: ec.EllipticCurvePrivateKey, leaf: bytes) -> bool:
     """Whether a certificate is for this key."""
-    return _load(leaf).public_key() == key.public_key()
+    return load(leaf).public_key() == key.public_key()
 
 
 def pem(made: x509.Certificate | x509.CertificateSigningRequest) -> bytes:
@@ -215,25 +199,34 @@ class Keys:
         if not is_of(found, leaves[place]):
             raise ConfigError("key.pem is not the key of leaf.pem: bring back the one made with it")
         self._key = found
-        self._public = [_load(leaf).public_key() for leaf in leaves]
-        check_time(_load(leaves[place]), "leaf.pem")
+        self._public = [load(leaf).public_key() for leaf in leaves]
+        check_time(load(leaves[place]), "leaf.pem")
 
     def sign(self, header: bytes) -> bytes:
         return self._key.sign(header, _SHA)
 
     def is_from(self, sender: int, header: bytes, signature: bytes) -> bool:
-        if not 0 <= sender < len(self._public):
-            return False
-        public = self._public[sender]
-        assert isinstance(public, ec.EllipticCurvePublicKey)
-        try:
-            public.verify(signature, header, _SHA)
-        except InvalidSignature:
-            return False
-        return True
+        return 0 <= sender < len(self._public) and _holds(self._public[sender], header, signature)
 
 
-def _load(certificate: bytes) -> x509.Certificate:
+def is_signed(leaf: bytes, content: bytes, signature: bytes) -> bool:
+    """Whether the owner of a certificate (PEM) has signed something."""
+    return _holds(load(leaf).public_key(), content, signature)
+
+
+def _holds(public: object, content: bytes, signature: bytes) -> bool:
+    assert isinstance(public, ec.EllipticCurvePublicKey)
+    try:
+        public.verify(signature, content, _SHA)
+    except InvalidSignature:
+        return False
+    return True
+
+
+def load(certificate: bytes) -> x509.Certificate:
+    """Raises:
+    ConfigError: it is no certificate.
+    """
     try:
         return x509.load_pem_x509_certificate(certificate)
     except ValueError as error:
@@ -255,7 +248,7 @@ def check_time(leaf: x509.Certificate, what: str) -> None:
         )
 
 
-def _common_name(name: x509.Name) -> str:
+def common_name(name: x509.Name) -> str:
     return str(name.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
 
 

@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 from scool.errors import ConfigError, RunError, require
 from scool.peer.agreement import Agreement, Member
+from scool.peer.amendment import check_editions, check_signed, lacking
+from scool.peer.authorities import check_authorities, check_leaf
+from scool.peer.farewells import check_farewells
 from scool.peer.identity import (
     DAYS,
     Files,
     Wanted,
-    check_leaf,
     check_name,
     fingerprint,
     host_of,
@@ -53,8 +55,16 @@ class Invite(NamedTuple):
     """An agreement to be signed, and the certificates of its members. Nothing of it is secret."""
 
     agreement: Agreement
-    authority: bytes
+    authority: bytes  # of a later edition: several, one after another
     leaves: Mapping[str, bytes]
+    earlier: tuple[Agreement, ...] = ()  # editions, from the first on
+    signatures: Mapping[str, str] = {}  # under a later edition, as far as they are there
+    farewells: Mapping[str, str] = {}  # of members that left: they need not sign
+
+    @property
+    def lacking(self) -> list[str]:
+        """Who must sign yet before a later edition is in force."""
+        return lacking(self.earlier[-1], self.agreement, self.signatures, self.farewells)
 
     def write(self, path: Path) -> None:
         content = {
@@ -62,6 +72,10 @@ class Invite(NamedTuple):
             "authority": self.authority.decode(),
             "leaves": {name: leaf.decode() for name, leaf in self.leaves.items()},
         }
+        if self.earlier:
+            content["earlier"] = [edition.as_dict() for edition in self.earlier]
+            content["signatures"] = dict(self.signatures)
+            content["farewells"] = dict(self.farewells)
         write_bytes(path, json.dumps(content, indent=2).encode())
 
     @classmethod
@@ -78,6 +92,9 @@ class Invite(NamedTuple):
                 Agreement.of(named, path),
                 authority.encode(),
                 {name: leaf.encode() for name, leaf in leaves.items()},
+                tuple(Agreement.of(edition, path) for edition in found.get("earlier", ())),
+                dict(found.get("signatures", {})),
+                dict(found.get("farewells", {})),
             )
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
@@ -96,6 +113,10 @@ class Invite(NamedTuple):
             if leaf is None or fingerprint(leaf) != member.leaf:
                 raise ConfigError(f"the invite lacks the agreed certificate of {member.name}")
             check_leaf(leaf, member.name, self.authority)
+        check_authorities(self.authority, (self.leaves[name] for name in self.agreement.names))
+        check_editions([*self.earlier, self.agreement])
+        check_signed(self.agreement, self.leaves, self.signatures)
+        check_farewells(self.agreement, self.leaves, self.farewells)
 
 
 def make_invite(

@@ -11,6 +11,7 @@ from scool.columns import human_bytes
 from scool.data.federation import Federation
 from scool.errors import ConfigError, RunError, printable
 from scool.peer.agreement import Agreement
+from scool.peer.editions import Editions
 from scool.peer.identity import Files, Keys, is_of, read_key, read_request
 from scool.peer.invite import Invite
 from scool.peer.owner import (
@@ -86,7 +87,10 @@ class Candidate(NamedTuple):
         write_bytes(Files.of(folder).authority, self.invite.authority)
         write_bytes(Files.of(folder).leaf, leaves[self.place])
         write_alone(folder, alone)
-        write_signatures(folder, {self.settings.name: sign(agreement, keys)})
+        name, signed = self.settings.name, self.invite.signatures
+        write_signatures(folder, {name: signed.get(name) or sign(agreement, keys)})
+        if self.invite.earlier:
+            Editions(self.invite.earlier, signed, self.invite.farewells).write(folder)
         agreement.write(folder)
 
 

@@ -66,13 +66,18 @@ class KeepingUp(AtHome):
     def _with_graph(self, state: Any, round: int) -> Any:
         """The state with the graph of the first of those who run this round that gives one which
         fits; as it is where nobody is asked."""
-        for peer in self.view.source:
-            until = self.post.transport.now() + 4 * ASK
-            if message := self.post.ask(round, STATE, [peer], until).get(peer):
-                try:
-                    return _with_common(state, message.tensors)
-                except RunError as error:
-                    self.post.note(f"peer {peer} gave a graph that does not fit ({error})")
+        sources, now = list(self.view.source), self.post.transport.now
+        until = now() + 4 * ASK
+        while sources and now() < until:
+            for peer in list(sources):
+                if message := self.post.ask(round, STATE, [peer], until).get(peer):
+                    try:
+                        return _with_common(state, message.tensors)
+                    except RunError as error:
+                        self.post.note(f"peer {peer} gave a graph that does not fit ({error})")
+                        sources.remove(peer)
+            if sources:  # they have begun the round, and say in a moment what they know
+                self.post.transport.wait(now() + ASK / 10)
         return state
 
 

@@ -8,7 +8,7 @@ import heapq
 import itertools
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any, final
 
@@ -39,6 +39,7 @@ class _Peer:
     def __init__(self, place: int) -> None:
         self.place = place
         self.is_alive, self.asleep_since = True, math.inf
+        self.roster: frozenset[int] | None = None  # whom it lets in; None: everybody
         self.offers: dict[str, bytes] = {}
         self.leaving: Leaving = unrecorded
         self.inbox: list[Arrival] = []
@@ -167,6 +168,8 @@ class MemoryNetwork:
 
     def send(self, a: int, b: int, deliver: Callable[[], None]) -> bool:
         """Deliver something from a to b after a while, unless it gets lost; whether it did not."""
+        if not self._is_linked(a, b):
+            return False
         if frozenset((a, b)) in self._cuts or self._rng.random() < self.loss:
             return False
         self.at(self.now + self._rng.uniform(*self.delay), deliver)
@@ -213,7 +216,8 @@ class MemoryNetwork:
     def members(self, viewer: int) -> frozenset[int]:
         def is_seen(peer: _Peer) -> bool:
             cut = self._cuts.get(frozenset((viewer, peer.place)), math.inf)
-            return peer.is_alive and self.now < min(cut, peer.asleep_since) + LEASE
+            is_here = peer.is_alive and self.now < min(cut, peer.asleep_since) + LEASE
+            return is_here and self._is_linked(viewer, peer.place)
 
         return frozenset(place for place, peer in self._peers.items() if is_seen(peer))
 
@@ -232,6 +236,15 @@ class MemoryNetwork:
         peer.is_ready = False
 
     # ------------------------------------------------------------------ inside
+
+    def _is_linked(self, a: int, b: int) -> bool:
+        """Whether each lets the other in."""
+
+        def lets_in(place: int, other: int) -> bool:
+            peer = self._peers.get(place)
+            return peer is None or peer.roster is None or other in peer.roster
+
+        return lets_in(a, b) and lets_in(b, a)
 
     def _is_asleep(self, peer: _Peer) -> bool:
         return peer.asleep_since <= self.now
@@ -271,13 +284,21 @@ class MemoryTransport:
         self.leaving: Leaving = unrecorded
         peer.leaving = lambda to, key, data: self.leaving(to, key, data)
 
+    def open(self, roster: Collection[int]) -> "MemoryTransport":
+        """Begin, or begin again after `close`, and let in these peers alone, as certificates do."""
+        self._peer.is_alive, self._peer.roster = True, frozenset(roster)
+        self._peer.offers, self._peer.inbox = {}, []
+        self._network.at(self._network.now, self._network._wake_all)
+        return self
+
     def now(self) -> float:
         return self._network.now
 
     def offer(self, key: str, data: bytes, push: bool = False) -> None:
         self._peer.offers[key] = data
         if push:
-            self.leaving(set(range(self._network.places)) - {self.place}, key, data)
+            roster = self._peer.roster or range(self._network.places)
+            self.leaving(set(roster) - {self.place}, key, data)
             self._network.push(self._peer, key, data)
 
     def withdraw(self, key: str) -> None:

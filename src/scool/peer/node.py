@@ -15,19 +15,24 @@ from scool.errors import RunError, ScoolError
 from scool.peer.agreement import Agreement
 from scool.peer.audit import Audit
 from scool.peer.data import About, about, alone, widths_of
+from scool.peer.editions import Watch
 from scool.peer.elastic import Elastic
 from scool.peer.engine import PeerEngine
+from scool.peer.farewells import keep_farewell
 from scool.peer.identity import Files
 from scool.peer.keeping_up import AtHome, KeepingUp
 from scool.peer.leaving import check_not_left, check_open, has_left, what_happens
 from scool.peer.meeting_again import meet_again
-from scool.peer.owner import Owner
+from scool.peer.owner import Owner, open_owner
 from scool.peer.post import LEFT, Post, largest_message
 from scool.peer.status import StatusFile, with_names
 from scool.peer.transport import Transport
 from scool.peer.view import Together
 from scool.peer.words import hear_hello, say_hello
+from scool.recording.clients import NAME as CLIENTS
+from scool.recording.clients import read_clients
 from scool.recording.disk import LOCK, PATIENCE, holding
+from scool.recording.folder import RunFolder
 from scool.run.loop import Interrupted, carry_out
 from scool.run.options import RunSettings
 
@@ -67,6 +72,22 @@ def run_owner(
     Returns:
         what `--json` prints. The model is in the run folder: `scool.load_model(owner.records)`.
     """
+    while True:
+        try:
+            return _take_part(owner, recorders, tell, connect)
+        except NewEdition:
+            owner = open_owner(owner.folder)
+            new = owner.agreement.names[len(owner.earlier[-1].members) :]
+            tell(f"edition {owner.agreement.edition} of the agreement: {', '.join(new)} may come")
+
+
+class NewEdition(Exception):
+    """The run goes on here with more members."""
+
+
+def _take_part(
+    owner: Owner, recorders: Sequence[Recorder], tell: Callable[[str], None], connect: Connect
+) -> Mapping[str, Any]:
     agreement = owner.agreement
     check_not_left(owner.folder)
     check_open(owner)
@@ -83,14 +104,24 @@ def run_owner(
         post = Post(transport, agreement.run, len(agreement.members), largest, owner.keys)
         audit = Audit(owner.folder, agreement.names)
         transport.leaving, post.refused = audit.leaving, audit.refused
-        begun = {"run": agreement.run, "version": agreement.version}
+        begun = {"run": agreement.run, "edition": agreement.edition, "version": agreement.version}
         audit.write("start", **begun, members={m.name: m.leaf for m in agreement.members})
-        status = StatusFile(owner, post, tell, audit)
-        post.waiting, post.admit = status.waiting, owner.admit
+        status, watch = StatusFile(owner, post, tell, audit), Watch(owner.folder, agreement)
+        post.admit = owner.admit
+
+        def waiting(peers: Sequence[int], seconds: float) -> None:
+            watch.look()
+            status.waiting(peers, seconds)
+
+        def farewell(place: int, signed: bytes) -> None:
+            keep_farewell(owner.folder, agreement.names[place], signed)
+
+        post.waiting, post.farewell = waiting, farewell
         try:
             part = _Part(owner, post, about(own))
             if part.is_back and agreement.mode == "strict":
                 meet_again(owner.records, post)
+            _rename_places(owner, part.names)
             settings = RunSettings(
                 rounds=agreement.rounds, seed=agreement.seed, device="cpu", checkpoint_every=1
             )
@@ -101,13 +132,15 @@ def run_owner(
                 settings,
                 out=owner.records,
                 resume=part.is_back,
-                recorders=[*recorders, status],
+                recorders=[*recorders, status, watch],
                 method=agreement.method,
                 engine=part.engine,
             )
         except KeyboardInterrupt:
+            _go_on(watch)
             _stopped(owner, post, status, "before the first round")
         except Interrupted as error:
+            _go_on(watch)
             when = str(error).split(" of ")[0].removeprefix("stopped ")
             _stopped(owner, post, status, when)
         except ScoolError as error:
@@ -172,6 +205,23 @@ class _Part:
             device=settings.device,
             precision=settings.precision,
         )
+
+
+def _rename_places(owner: Owner, names: Sequence[str]) -> None:
+    """Have the record of the clients written again if a place has an owner now."""
+    if (owner.records / "run.json").exists():
+        folder = RunFolder.open(owner.records)
+        known = read_clients(folder)
+        if known and known.client_names != list(names):
+            (folder.path / CLIENTS).unlink()
+
+
+def _go_on(watch: Watch) -> None:
+    """Raises:
+    NewEdition: it was no person who stopped the peer.
+    """
+    if watch.newer:
+        raise NewEdition from None
 
 
 def _stay_for_others(post: Post, agreement: Agreement, tell: Callable[[str], None]) -> None:

@@ -13,6 +13,7 @@ from scool.data.federation import Federation
 from scool.errors import ConfigError, DataError, ScoolError, nearest, require
 from scool.peer.agreement import Agreement
 from scool.peer.code import function_of
+from scool.peer.editions import Editions
 from scool.peer.identity import Files, Keys, fingerprint
 from scool.peer.table import ENDINGS, read_own_table
 from scool.recording.disk import write_bytes
@@ -59,6 +60,7 @@ class Owner(NamedTuple):
     place: int
     keys: Keys
     settings: Settings
+    earlier: tuple[Agreement, ...] = ()  # editions of the agreement
 
     @property
     def name(self) -> str:
@@ -71,8 +73,14 @@ class Owner(NamedTuple):
 
     @property
     def signatures(self) -> dict[str, str]:
-        """Who has signed the agreement, as far as is known here: name -> signature."""
+        """Who has signed the agreement, as far as is known here: name -> signature under the first
+        edition with that member, which it shows whenever it connects."""
         return json.loads(read_bytes(self.folder / SIGNATURES))
+
+    def first_with(self, place: int) -> Agreement:
+        """The edition with which a member came."""
+        editions = (*self.earlier, self.agreement)
+        return next(edition for edition in editions if place < len(edition.members))
 
     def admit(self, place: int, hello: Mapping[str, Any]) -> None:
         """Check the signature under the agreement that another member shows, and keep it.
@@ -81,7 +89,7 @@ class Owner(NamedTuple):
             ConfigError: it has not signed.
         """
         name, signature = self.agreement.names[place], hello.get("signature")
-        check_signature(self.keys, self.agreement, place, signature)
+        check_signature(self.keys, self.first_with(place), place, signature)
         if (known := self.signatures).get(name) is None:
             write_signatures(self.folder, known | {name: str(signature)})
 
@@ -158,9 +166,11 @@ def open_owner(folder: Path) -> Owner:
     if read_bytes(files.leaf) != leaves[place]:
         raise ConfigError(f"leaf.pem is not the certificate of {settings.name}: bring it back")
     keys = Keys(read_bytes(files.key), leaves, place)
-    owner = Owner(folder, agreement, place, keys, settings)
+    earlier = Editions.read(folder, agreement, dict(zip(agreement.names, leaves, strict=True)))[0]
+    owner = Owner(folder, agreement, place, keys, settings, earlier)
     try:
-        check_signature(keys, agreement, place, owner.signatures.get(settings.name))
+        signature = owner.signatures.get(settings.name)
+        check_signature(keys, owner.first_with(place), place, signature)
     except ValueError as error:
         raise ConfigError(f"{SIGNATURES} is damaged ({error}): join again") from error
     return owner

@@ -82,6 +82,8 @@ class Post:
         """Called with the hello of a peer, which is dropped if this raises a ScoolError."""
         self.refused: Callable[[str, Sequence[bytes]], None] = lambda why, evidence: None
         """Called with what was dropped, and the signed records that prove it, if there are any."""
+        self.farewell: Callable[[int, bytes], None] = lambda peer, signed: None
+        """Called with the signed record of a peer that says that it will not come back."""
         self.problems: deque[str] = deque(maxlen=100)  # in words, for people
         self.received = 0  # bytes of records, and of models that were fetched
         self.largest = largest
@@ -177,6 +179,7 @@ class Post:
             return
         if message.slot == LEFT:
             self.gone.add(sender)
+            self.farewell(sender, message.signed)
             return
         known = self.spots.get(sender, Spot(HELLO))
         if message.slot == ENTER:

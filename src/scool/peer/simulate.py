@@ -9,14 +9,17 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, redirect_stderr, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
+from scool.data.catalogue import DataConfig, load
 from scool.data.federation import Federation
 from scool.errors import ScoolError
 from scool.peer.faults import Fault
 from scool.peer.links import Links
+from scool.peer.newcomers import check_newcomers, let_in, make_newcomer
 from scool.peer.node import connect, run_owner
 from scool.peer.owner import open_owner
 from scool.peer.pilot import Trial, make_pilot
@@ -34,6 +37,7 @@ class Plan(NamedTuple):
     trial: Trial
     faults: Sequence[Fault] = ()
     late: Mapping[int, int] = {}  # peer -> the round of the others in which it starts
+    newcomers: Mapping[int, int] = {}  # the same, of who is let in then; these have the last places
     loss: float = 0.0  # share of pieces of data that come later, because a packet was lost
     pace: float = 0.0  # seconds that a round takes at least, as longer training would
     limit: float = 600.0  # seconds after which the rest is ended
@@ -73,8 +77,15 @@ def simulate(
     """
     addresses = free_addresses(plan.peers)
     names = [f"peer-{place}" for place in range(plan.peers)]
-    pilot = dict(zip(names, addresses, strict=True))
-    folders = make_pilot(folder, pilot, plan.trial, options, federation, plan.model)
+    check_newcomers(plan.newcomers, plan.peers)
+    first = plan.peers - len(plan.newcomers)
+    pilot = dict(zip(names[:first], addresses, strict=False))
+    trial = replace(plan.trial, places=plan.peers) if plan.newcomers else plan.trial
+    data = federation or load(DataConfig(clients=plan.peers, groups=2), trial.seed)
+    folders = make_pilot(folder, pilot, trial, options, data, plan.model)
+    for place in range(first, plan.peers):
+        folders.append(folder / names[place])
+        make_newcomer(folders[place], addresses[place], data, place)
     with ExitStack() as held:
         links = None
         if plan.loss or any(fault.kind == "cut" for fault in plan.faults):
@@ -152,11 +163,12 @@ def _watch(
 ) -> Watched:
     everyone, rounds = range(plan.peers), plan.trial.rounds
     for place in everyone:
-        if place not in plan.late:
+        if place not in plan.late and place not in plan.newcomers:
             peers.start(place)
     began = time.monotonic()
     first: float | None = None
-    faults, late, due = list(plan.faults), dict(plan.late), list[tuple[float, Callable[[], None]]]()
+    late, newcomers = dict(plan.late), dict(plan.newcomers)
+    faults, due = list(plan.faults), list[tuple[float, Callable[[], None]]]()
     memory: dict[int, tuple[int, int]] = {}
     measured = began
     latest: dict[int, int] = {}
@@ -184,7 +196,14 @@ def _watch(
             del late[place]
             tell(f"round {done}: peer {place} starts")
             peers.start(place)
-        is_over = not due and not late and not any(peers.is_alive(place) for place in everyone)
+        for place in [place for place, at in newcomers.items() if at <= done]:
+            del newcomers[place]
+            tell(f"round {done}: peer {place} is let in, and starts")
+            let_in(peers.folders[:place], peers.folders[place])
+            peers.start(place)
+        is_over = not (due or late or newcomers) and not any(
+            peers.is_alive(place) for place in everyone
+        )
         if is_over or now - began > plan.limit:
             break
         time.sleep(POLL)

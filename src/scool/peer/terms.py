@@ -11,7 +11,14 @@ from scool.data.catalogue import DataConfig
 from scool.data.federation import Federation
 from scool.errors import ConfigError, nearest, require
 from scool.models import ModelConfig
-from scool.peer.agreement import Agreement, Member, Mode, digest_of_model, first_model
+from scool.peer.agreement import (
+    Agreement,
+    Member,
+    Mode,
+    Signers,
+    digest_of_model,
+    first_model,
+)
 from scool.peer.code import digest_of_code, function_of
 from scool.peer.offered import averaging_models, check_method, on_peers
 from scool.peer.table import check_table, features_of
@@ -38,6 +45,8 @@ class Terms:
     """elastic: members there may come to be; 0: no more than there are."""
     min_peers: int = 2
     """elastic: with fewer peers there a round does not begin."""
+    signers: Signers = "all"
+    """elastic: all, or most (more than half), must sign before another one takes a place."""
 
 
 class Kind(NamedTuple):

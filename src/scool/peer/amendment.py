@@ -1,0 +1,113 @@
+"""More members for a run that goes on: a new edition of the agreement.
+
+It names the edition before by its hash, and adds members on reserved places; it can change nothing
+else. It is in force when those members of the edition before have signed that the agreement says,
+and the newcomers. Whoever has it in force lets the newcomers in; the others do not hear them.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from scool.errors import ConfigError
+from scool.peer.agreement import Agreement, Member
+from scool.peer.identity import is_signed
+
+
+def with_members(agreement: Agreement, newcomers: Sequence[Member]) -> Agreement:
+    """The next edition, in which newcomers have the next reserved places.
+
+    Raises:
+        ConfigError: there is no such place, or a name is taken.
+    """
+    check_room(agreement, len(newcomers))
+    for name in (member.name for member in newcomers):
+        if name in agreement.names:
+            raise ConfigError(
+                f"{name} is the name of a member already (members that left keep theirs): the "
+                "newcomer makes a request with another name"
+            )
+    found = replace(
+        agreement,
+        members=(*agreement.members, *newcomers),
+        edition=agreement.edition + 1,
+        before=agreement.sha256,
+        founding=agreement.run,
+    )
+    found.check()
+    return found
+
+
+def check_room(agreement: Agreement, newcomers: int) -> None:
+    """Refuse newcomers for whom no place was reserved.
+
+    Raises:
+        ConfigError: says what is possible.
+    """
+    if agreement.mode == "strict":
+        raise ConfigError(
+            "a strict run has the members that it began with: it would have waited for a newcomer "
+            "from the first round on. Agree on mode = 'elastic' and places for a run that grows"
+        )
+    free = agreement.capacity - len(agreement.members)
+    if newcomers > free:
+        raise ConfigError(
+            f"there is room for {free} more, not for {newcomers}: places = {agreement.places} was "
+            "agreed, and the graph of a run that goes on does not grow beyond it. Make a new "
+            "agreement with more places, which is a new run"
+        )
+
+
+def check_editions(editions: Sequence[Agreement]) -> None:
+    """Refuse a row of editions of which one does more than to add members on reserved places.
+
+    Raises:
+        ConfigError: says what is wrong.
+    """
+    first = editions[0]
+    if (first.edition, first.before, first.founding) != (1, "", ""):
+        raise ConfigError("the first edition of the agreement is missing: ask for the file again")
+    for one, next_ in pairwise(editions):
+        newcomers = next_.members[len(one.members) :]
+        if not newcomers or next_ != with_members(one, newcomers):
+            raise ConfigError(
+                f"edition {next_.edition} does not follow from edition {one.edition} of the "
+                "agreement by adding members: it is a forgery, or of another run. Sign nothing"
+            )
+
+
+def check_signed(
+    agreement: Agreement, leaves: Mapping[str, bytes], signatures: Mapping[str, str]
+) -> None:
+    """Refuse signatures that are not those of members under this edition.
+
+    Raises:
+        ConfigError: names whose is wrong.
+    """
+    for name, signature in signatures.items():
+        try:
+            is_right = name in agreement.names and is_signed(
+                leaves[name], agreement.canonical(), bytes.fromhex(signature)
+            )
+        except (ValueError, TypeError):
+            is_right = False
+        if not is_right:
+            raise ConfigError(
+                f"what is given as the signature of {str(name)[:40]!r} under edition "
+                f"{agreement.edition} is none: the file was changed. Ask for it again"
+            )
+
+
+def lacking(
+    before: Agreement,
+    agreement: Agreement,
+    signed: Mapping[str, str],
+    left: Collection[str] = (),
+) -> list[str]:
+    """Whose signatures are missing before an edition is in force; empty if it is. Who has left for
+    good need not sign. Where most members are enough, all that have not signed are listed until
+    they are."""
+    old = [name for name in before.names if name not in signed and name not in left]
+    new = [name for name in agreement.names[len(before.names) :] if name not in signed]
+    is_enough = before.signers == "most" and 2 * len(old) < len(before.names)
+    return ([] if is_enough else old) + new

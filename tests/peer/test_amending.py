@@ -1,0 +1,288 @@
+"""Another member for a run that goes on: an amendment that all sign, and what forged ones meet."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scool.cli.main import run_command
+from scool.errors import ScoolError
+from scool.graph.edges import as_matrix
+from scool.peer.memory import MemoryNetwork, MemoryTransport
+from scool.recording.clients import read_clients
+from scool.recording.folder import RunFolder
+
+pytest.importorskip("cryptography", reason="pip install scool[peer]")
+
+from scool.peer import identity
+from scool.peer.agreement import Agreement
+from scool.peer.amending import consider_amendment, propose
+from scool.peer.identity import read_request
+from scool.peer.node import run_owner
+from scool.peer.owner import open_owner
+from scool.peer.pilot import Trial, arrays_of, make_pilot
+from scool.peer.status import read_status
+from scool.run.loop import Interrupted
+from toys import classification
+
+NAMES = ("ann", "bob", "cat")
+ADDRESSES = {name: f"127.0.0.1:{7400 + place}" for place, name in enumerate((*NAMES, "dan"))}
+OPTIONS = {"epochs": 2, "batch_size": 4, "sparsify_round": 2, "fraction": 0.4}
+ROUNDS = 20
+
+
+def say(*words: object) -> None:
+    """A command as a person gives it, which has to work."""
+    assert run_command(["peer", *map(str, words)]) == 0
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three owners of a run with four places, and dan, who has a key and data."""
+    home = tmp_path_factory.mktemp("made") / "home"
+    pilot_of(home, Trial(rounds=ROUNDS, mode="elastic", deadline=4.0, places=4))
+    return home
+
+
+def pilot_of(home: Path, trial: Trial) -> None:
+    data = classification()
+    make_pilot(home, {name: ADDRESSES[name] for name in NAMES}, trial, OPTIONS, data)
+    say("init", "dan", "--listen", ADDRESSES["dan"], "--folder", home / "dan")
+    np.savez(home / "dan" / "data.npz", allow_pickle=False, **arrays_of(data, 3))
+
+
+@pytest.fixture
+def home(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "home"))
+
+
+def amend(home: Path, *signers: str) -> Path:
+    """An amendment that ann proposes and these sign."""
+    file = home / "run.amendment"
+    say("amend", home / "ann", home / "dan" / "dan.request", "--out", file)
+    for name in signers:
+        say("join", home / name, file, "--yes")
+    return file
+
+
+def connecting(transport: MemoryTransport) -> Any:
+    """Opens the network for the members of the edition that a peer has."""
+    return lambda owner, largest: transport.open(range(len(owner.agreement.members)))
+
+
+def live(home: Path, name: str, told: list[str]) -> Any:
+    def program(transport: MemoryTransport) -> Any:
+        owner = open_owner(home / name)
+        return run_owner(owner, tell=told.append, connect=connecting(transport))
+
+    return program
+
+
+def take_part(home: Path, file: Path, adopts: Mapping[str, float]) -> list[str]:
+    """The three run, some take up the amendment at a time, and dan comes; what they were told."""
+    told: list[str] = []
+    network = MemoryNetwork(4, delay=(0.05, 0.1))
+    for name, at in adopts.items():
+        network.at(at, lambda name=name: say("join", home / name, file, "--yes"))
+    network.start(3, live(home, "dan", told), at=4.0)
+    network.run({place: live(home, name, told) for place, name in enumerate(NAMES)}, until=300)
+    return told
+
+
+def absent(home: Path, name: str) -> list[list[int]]:
+    return [row.get("absent", []) for row in RunFolder.open(home / name / "run").rows()]
+
+
+def test_a_newcomer_takes_a_reserved_place_of_a_run_that_goes_on(home: Path) -> None:
+    """Each takes the amendment up while it runs, and comes back with what it had."""
+    file = amend(home, "bob", "cat", "dan")
+    before = (home / "ann" / "agreement.json").read_bytes()
+    told = take_part(home, file, {"ann": 3.0, "bob": 3.0, "cat": 5.0})
+    assert told == ["edition 2 of the agreement: dan may come"] * 3
+    for name in NAMES:
+        rows = absent(home, name)
+        assert len(rows) == ROUNDS and rows[0] == [3] and not any(rows[-6:])
+        assert sum(NAMES.index(name) in row for row in rows) <= 4  # the notice it gave
+    assert [*absent(home, "dan")[0]] == [0, 1, 2, 3] and not absent(home, "dan")[-1]
+    for name in (*NAMES, "dan"):
+        folder = RunFolder.open(home / name / "run")
+        clients = read_clients(folder)
+        assert clients and clients.client_names == [*NAMES, "dan"]
+        graph = as_matrix(folder.read_graph(ROUNDS - 1))
+        assert graph[3, 1] > 0.1 and graph[1, 3] > 0.1 and graph[0, 2] > 0.1  # the two groups
+        assert run_command(["verify", str(folder.path)]) == 0
+    assert read_status(home / "ann")["run"] == json.loads(before)["run"]
+    assert set(open_owner(home / "ann").signatures) == {*NAMES, "dan"}
+    assert Agreement.read(home / "ann").edition == 2
+
+
+def test_where_most_are_enough_who_does_not_sign_goes_on_without_the_newcomer(home: Path) -> None:
+    home = home.parent / "most"
+    trial = Trial(rounds=ROUNDS, mode="elastic", deadline=4.0, places=4, signers="most")
+    pilot_of(home, trial)
+    file = amend(home, "bob", "dan")
+    take_part(home, file, {"ann": 3.0, "bob": 3.0})
+    assert [absent(home, name)[-1] for name in (*NAMES, "dan")] == [[], [], [3], [2]]
+    assert Agreement.read(home / "cat").edition == 1
+
+
+def test_who_has_left_for_good_need_not_sign(home: Path) -> None:
+    """Its signed farewell travels with the amendment, so that all can check it."""
+    network, told = MemoryNetwork(3, delay=(0.05, 0.1)), []
+    network.at(2.0, lambda: say("leave", home / "cat", "--yes"))
+    programs: dict[int, Any] = {i: live(home, name, told) for i, name in enumerate(NAMES)}
+    leaving = programs[2]
+    programs[2] = lambda transport: _left(leaving, transport)
+    network.at(4.0, lambda: said.append(amend(home, "bob", "dan")))
+    said: list[Path] = []
+    network.run(programs, until=300)
+    [file] = said
+    assert Agreement.read(home / "dan").edition == 2
+    assert open_owner(home / "dan").agreement.names == (*NAMES, "dan")
+    spoil(lambda n: n["farewells"].update(bob=n["farewells"]["cat"]))(home, file)
+    with pytest.raises(ScoolError, match="farewell of 'bob' is none"):
+        consider_amendment(home / "ann", file)
+
+
+def _left(program: Any, transport: MemoryTransport) -> None:
+    with pytest.raises(Interrupted, match="left the run"):
+        program(transport)
+
+
+def test_a_run_with_an_amendment_goes_on_after_a_restart_and_takes_another(home: Path) -> None:
+    """No place is left then: the sentence says what is possible."""
+    file = amend(home, "bob", "cat", "dan")
+    for name in NAMES:
+        say("join", home / name, file)  # signed before: nobody is asked
+    say("init", "eve", "--listen", "127.0.0.1:7405", "--folder", home / "eve")
+    with pytest.raises(ScoolError, match="there is room for 0 more, not for 1: places = 4"):
+        propose(open_owner(home / "dan"), [wanted(home, "eve")])
+    assert open_owner(home / "dan").agreement.edition == 2
+
+
+# ---------------------------------------------------------------------- what is no amendment
+
+
+def wanted(home: Path, name: str) -> Any:
+    return read_request((home / name / f"{name}.request").read_bytes())
+
+
+def spoil(change: Any) -> Any:
+    """Change the file that is sent round."""
+
+    def work(home: Path, file: Path) -> None:
+        named = json.loads(file.read_text())
+        change(named)
+        file.write_text(json.dumps(named))
+
+    return work
+
+
+def as_signed(named: dict) -> None:
+    """The signature of ann in the name of others."""
+    named["signatures"] |= {name: named["signatures"]["ann"] for name in ("bob", "dan")}
+
+
+def as_another_newcomer(home: Path, file: Path) -> None:
+    """A relay puts its own certificate in the place of the newcomer's, with an authority."""
+    say("init", "dan", "--listen", "127.0.0.1:7403", "--folder", home / "false")
+    request = read_request((home / "false" / "dan.request").read_bytes())
+    key, authority = identity.new_authority("run")
+    leaf = identity.sign_leaf(request, key, authority)
+
+    def change(named: dict) -> None:
+        named["leaves"]["dan"] = leaf.decode()
+        named["agreement"]["members"][3]["leaf"] = identity.fingerprint(leaf)
+        first = named["authority"].index("-----END") + 26
+        named["authority"] = named["authority"][:first] + authority.decode()
+
+    spoil(change)(home, file)
+
+
+def of_another_run(home: Path, file: Path) -> None:
+    """An outsider who has keys of its own for all names."""
+    pilot_of(home / "other", Trial(rounds=ROUNDS, mode="elastic", deadline=4.0, places=4))
+    amend(home / "other", "bob", "cat", "dan").replace(file)
+
+
+def with_the_id_of_this_run(home: Path, file: Path) -> None:
+    """The same, with the id of the run that is attacked."""
+    run = json.loads(file.read_text())["agreement"]["run"]
+    of_another_run(home, file)
+    spoil(lambda named: named["agreement"].update(run=run, founding=run))(home, file)
+
+
+FORGED = {
+    "edition 2 does not follow from edition 1": spoil(lambda n: n["agreement"].update(rounds=99)),
+    "edition 2 does not follow from edition 1 ": spoil(lambda n: n["agreement"].update(before="")),
+    "does not follow": spoil(lambda n: n["agreement"]["members"][1].update(address="x:1")),
+    "does not follow ": with_the_id_of_this_run,
+    "lacks the agreed certificate of bob": spoil(
+        lambda n: n["agreement"]["members"][1].update(leaf="sha256:00")
+    ),
+    "signature of 'bob' under edition 2 is none": spoil(as_signed),
+    "signature of 'eve'": spoil(lambda n: n["signatures"].update(eve="00")),
+    "signature of 'ann' under edition 2 is none": as_another_newcomer,
+    "an authority that signed for no member": spoil(
+        lambda n: n.update(authority=n["authority"] + identity.new_authority("run")[1].decode())
+    ),
+    "is of run .*, and .* takes part in": of_another_run,
+    "the first edition of the agreement is missing": spoil(lambda n: n.update(earlier=[])),
+    "each with its own name": spoil(
+        lambda n: n["agreement"]["members"].__setitem__(3, n["agreement"]["members"][1])
+    ),
+    "is not an invite, or is damaged": spoil(lambda n: n.update(signatures=3)),
+}
+
+
+@pytest.mark.parametrize("words", FORGED)
+def test_a_forged_amendment_is_refused_and_nothing_changes(home: Path, words: str) -> None:
+    """Whoever made it: an outsider, a relay, or a member alone."""
+    file = amend(home)
+    before = {path.name: path.stat().st_mtime for path in (home / "bob").iterdir()}
+    FORGED[words](home, file)
+    with pytest.raises(ScoolError, match=words.strip()):
+        consider_amendment(home / "bob", file)
+    assert {path.name: path.stat().st_mtime for path in (home / "bob").iterdir()} == before
+
+
+def test_nobody_signs_two_amendments_for_one_place(home: Path) -> None:
+    """Else two groups of members could let in one owner each."""
+    say("init", "eve", "--listen", "127.0.0.1:7405", "--folder", home / "eve")
+    file = amend(home)
+    with pytest.raises(ScoolError, match="has signed another edition 2 of the agreement already"):
+        propose(open_owner(home / "ann"), [wanted(home, "eve")])
+    other = home / "other.amendment"
+    say("amend", home / "bob", home / "eve" / "eve.request", "--out", other)
+    with pytest.raises(ScoolError, match="has signed another edition 2"):
+        consider_amendment(home / "bob", file).sign()
+
+
+def test_a_folder_without_all_signatures_does_not_run(home: Path) -> None:
+    """A member that puts the files there by hand."""
+    file = amend(home, "dan")
+    made = consider_amendment(home / "ann", file)
+    made.adopt()
+    with pytest.raises(ScoolError, match="edition 2 of the agreement lacks the signature of bob"):
+        open_owner(home / "ann")
+
+
+def test_signatures_that_come_back_from_several_members_add_up(home: Path) -> None:
+    file = amend(home)
+    for name in ("bob", "cat", "dan"):
+        copy = shutil.copy(file, home / f"{name}.amendment")
+        say("join", home / name, copy, "--yes")
+    for name in ("bob", "cat", "dan"):
+        assert Agreement.read(home / "ann").edition == 1
+        say("join", home / "ann", home / f"{name}.amendment")
+    assert Agreement.read(home / "ann").edition == 2
+
+
+def test_a_strict_run_does_not_grow(home: Path) -> None:
+    pilot_of(home / "strict", Trial(rounds=ROUNDS))
+    with pytest.raises(ScoolError, match="a strict run has the members that it began with"):
+        propose(open_owner(home / "strict" / "ann"), [wanted(home, "dan")])
