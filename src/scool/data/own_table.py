@@ -38,6 +38,8 @@ class TableOptions:
     """For --data: a column such as the patient; no group is in two parts."""
     split: str = ""
     """For --data: a column with train, val or test."""
+    positive: str = ""
+    """For --data: of two classes the one that F1 counts; default: the last by number or letter."""
     test_fraction: Annotated[float, tyro.conf.Suppress] = 0.0
     """That of `DataConfig`, in records that have it here."""
     sha256: Annotated[str, tyro.conf.Suppress] = ""
@@ -55,7 +57,7 @@ def looked_at(path: str, table: TableOptions, task: Task | None) -> tuple[TableO
     """
     _check_named(path, table)
     digest = digest_of(path)
-    frame = read_table(path).rename(columns=str)
+    frame = read_table(path, [table.client])
     check_columns(frame, [table.client], "client")
     check_columns(frame, table.label, "label")
     count = len(set(texts(frame[table.client].dropna())))
@@ -107,6 +109,7 @@ def load_table(
         time=table.time or None,
         group=table.group or None,
         split=table.split or None,
+        positive=table.positive or None,
         test_fraction=test_fraction or table.test_fraction or 0.2,
         val_fraction=val_fraction,
         seed=seed,
