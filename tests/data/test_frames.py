@@ -249,6 +249,15 @@ def test_rows_of_nobody_are_left_out_where_rows_are_dropped() -> None:
     assert "1 rows have no 'site' and are left out" in f.notes
 
 
+def test_clients_with_hardly_any_rows_can_be_left_out() -> None:
+    frame = pd.concat([table(), table(1).assign(site="tiny"), table(2).assign(site="few")])
+    f = made(frame, min_rows=2)
+    assert f.client_names == ("few", "north", "south", "west")
+    assert "1 clients with less than 2 rows are left out: 'tiny'" in f.notes
+    with pytest.raises(DataError, match="min_rows = 30 leaves no client: the largest has 20 rows"):
+        made(frame, min_rows=30)
+
+
 def test_columns_of_other_kinds() -> None:
     frame = table().assign(
         paid=[Decimal(n % 7) for n in range(60)], stays=pd.Series([1] * 60, dtype=object)
@@ -329,6 +338,7 @@ def test_other_tables_are_the_same(tmp_path: Path) -> None:
         ({}, {"split": "colour"}, "split column 'colour' has 'blue': write train, val or test"),
         ({}, {"task": "regression"}, "column 'outcome' has '.*' where a number belongs"),
         ({}, {"test_fraction": 1.0}, "test_fraction = 1.0"),
+        ({}, {"test_fraction": "a"}, "test_fraction = 'a' is not possible: give a number"),
         ({"seen": pd.Timestamp("2024-05-31")}, {}, "column 'seen' holds dates: leave it out"),
         ({"seen": "2024-05-31"}, {}, "column 'seen' holds dates"),
         ({"ca": ["1", "2", "?"] * 20}, {}, "numbers as text because of 20 cells such as '\\?'"),

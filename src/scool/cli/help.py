@@ -19,8 +19,8 @@ import tyro
 T = TypeVar("T")
 
 COMMON = {
-    "data": "data client label drop missing test_fraction metrics dataset data_dir partition "
-    "clients val_fraction",
+    "data": "data client label drop missing min_rows test_fraction metrics dataset data_dir "
+    "partition clients val_fraction",
     "learning": "rounds lr epochs batch_size optimizer model hidden start patience fine_tune",
     "owners": "participation availability joins",
     "the run": "methods seeds set tuned budget ranks seed device out config plugin json quiet",

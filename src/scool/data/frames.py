@@ -25,6 +25,7 @@ from scool.data.preprocessing import (
 from scool.data.row_splits import TEST, TRAIN, VAL, RowSplit
 from scool.data.table_doubts import warn_alike, warn_ids, warn_shared_groups
 from scool.data.tables import as_table, check_columns, numbers, quoted, texts
+from scool.data.usable_rows import without_gaps, without_small
 from scool.errors import DataError, check_kind, unknown
 
 _PARTS = {"train": TRAIN, "val": VAL, "test": TEST}
@@ -40,6 +41,7 @@ def from_frame(
     drop: Sequence[str] = (),
     categorical: Sequence[str] = (),
     missing: Missing = "refuse",
+    min_rows: int = 1,
     scale: Scale = "common",
     time: str | None = None,
     group: str | None = None,
@@ -68,6 +70,7 @@ def from_frame(
         categorical: columns of numbers that are names of categories; texts always are.
         missing: empty cells: `refuse` them, `drop` their rows, or fill them with the mean (or the
             most frequent category) of the `client`'s own or of the `common` training rows.
+        min_rows: clients with fewer rows are left out.
         scale: numbers get mean 0 and standard deviation 1 over the `common` training rows or those
             of the `client`, or stay as they are (`none`). Targets of regression are scaled by the
             common training rows unless it is `none`; scores and predictions are in their unit.
@@ -88,6 +91,7 @@ def from_frame(
     [8, 8]
     """
     check_kind("client", client, str)
+    check_kind("min_rows", min_rows, int)
     _check_options(task, missing, scale)
     how = RowSplit(test_fraction, val_fraction, seed, time, group, split)
     if name is None:
@@ -96,8 +100,9 @@ def from_frame(
     frame, names, notes = _chosen(
         as_table(data, [client]), client, labels, features, drop, categorical, how
     )
-    frame, more = _without_gaps(frame, client, labels, names, missing)
-    notes += more
+    frame, more = without_gaps(frame, client, labels, names, missing)
+    frame, small = without_small(frame, client, min_rows)
+    notes += [*more, *small]
     who = texts(frame[client])
     clients = list(ordered(sorted(set(who))))
     ids = np.array([clients.index(w) for w in who]) if len(clients) < 50 else numbered(who, clients)
@@ -187,67 +192,6 @@ def _chosen(
     if not names:
         raise DataError("no column is left to learn from: name some in features")
     return frame.reset_index(drop=True), names, []
-
-
-def _without_gaps(
-    frame: Any, client: str, labels: tuple[str, ...], names: list[str], missing: Missing
-) -> tuple[Any, list[str]]:
-    """The table without the rows that cannot be used, and what was done about missing cells."""
-    notes: list[str] = []
-    nameless = frame[client].isna()
-    if nameless.any():
-        words = f"{int(nameless.sum())} rows have no {client!r}"
-        if missing != "drop" or nameless.all():
-            raise DataError(f"{words}: say whose they are, or leave them out (missing='drop')")
-        notes.append(f"{words} and are left out")
-        frame = frame[~nameless].reset_index(drop=True)
-    no_label = frame[list(labels)].isna().any(axis=1)
-    gaps = frame[names].isna()
-    if missing == "refuse" and (bool(no_label.any()) or bool(gaps.to_numpy().any())):
-        _refuse_gaps(frame[[*names, *labels]].isna(), frame[client], labels)
-    if no_label.any():
-        notes.append(f"{int(no_label.sum())} of {len(frame)} rows have no label and are left out")
-    if missing == "drop":
-        gone = gaps.any(axis=1) & ~no_label
-        if gone.any():
-            notes.append(f"{int(gone.sum())} of {len(frame)} rows with missing cells are left out")
-        no_label = no_label | gone
-    elif gaps.to_numpy().any():
-        cells, columns = int(gaps[~no_label].to_numpy().sum()), int(gaps.any().sum())
-        whose = "the client's own" if missing == "client" else "the common"
-        notes.append(
-            f"{cells} missing cells in {columns} columns are filled by {whose} training rows"
-        )
-    before = set(texts(frame[client]))
-    frame = frame[~no_label].reset_index(drop=True)
-    lost = ordered(sorted(before - set(texts(frame[client]))))
-    if lost:
-        raise DataError(
-            f"missing = {missing!r} leaves clients {quoted(lost)} without a row: fill the cells "
-            "(missing='common'), drop the columns that they lack, or leave these clients out"
-        )
-    return frame, notes
-
-
-def _refuse_gaps(gaps: Any, client: Any, labels: tuple[str, ...]) -> None:
-    """How many cells are missing in which columns of which clients, and what can be done."""
-    per_column = gaps.sum()
-    per_column = per_column[per_column > 0].sort_values(ascending=False, kind="stable")
-    where = ", ".join(f"{name!r} {count}" for name, count in per_column.head(6).items())
-    where += ", ..." if len(per_column) > 6 else ""
-    whose = [str(c) for c in client[gaps.any(axis=1)].unique()]
-    if set(per_column.index) <= set(labels):
-        what = "missing='drop' leaves these rows out"
-    else:
-        what = (
-            "choose missing='drop' (leave such rows out), 'client' or 'common' (fill with the mean "
-            "or the most frequent category of the client's own or of all training rows), or drop "
-            "columns"
-        )
-    raise DataError(
-        f"{int(per_column.sum())} cells are missing, by columns: {where}; of clients "
-        f"{quoted(whose)}: {what}"
-    )
 
 
 def _warn_doubts(

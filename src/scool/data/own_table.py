@@ -1,6 +1,7 @@
 """The options of a table of your own on the command line, and the federation they make."""
 
 import warnings
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -30,6 +31,8 @@ class TableOptions:
     """For --data: columns of numbers that are names of categories; texts always are."""
     missing: Missing = "refuse"
     """For --data: refuse empty cells, drop their rows, or fill them by client or common rows."""
+    min_rows: int = 1
+    """For --data: clients with fewer rows are left out."""
     scale: Scale = "common"
     """For --data: standardise numbers by the common training rows, by the client's, or not."""
     time: str = ""
@@ -60,7 +63,8 @@ def looked_at(path: str, table: TableOptions, task: Task | None) -> tuple[TableO
     frame = read_table(path, [table.client])
     check_columns(frame, [table.client], "client")
     check_columns(frame, table.label, "label")
-    count = len(set(texts(frame[table.client].dropna())))
+    sizes = Counter(texts(frame[table.client].dropna()))
+    count = sum(size >= table.min_rows for size in sizes.values())
     found, notes = task_of(frame[list(table.label)].dropna(), table.label, task)
     for words in notes:
         warnings.warn(words, Note, stacklevel=2)
@@ -105,6 +109,7 @@ def load_table(
         drop=table.drop,
         categorical=table.categorical,
         missing=table.missing,
+        min_rows=table.min_rows,
         scale=table.scale,
         time=table.time or None,
         group=table.group or None,

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from scool.data.tables import is_date
-from scool.errors import DataError, need, require
+from scool.errors import DataError, check_kind, need, require
 from scool.randomness import generator
 
 TRAIN, VAL, TEST = 0, 1, 2
@@ -35,6 +35,9 @@ class RowSplit:
     given: str | None = None
 
     def __post_init__(self) -> None:
+        check_kind("test_fraction", self.test_fraction, float)
+        check_kind("val_fraction", self.val_fraction, float)
+        check_kind("seed", self.seed, int)
         require(
             0 <= self.test_fraction < 1,
             "test_fraction",
