@@ -169,9 +169,19 @@ def test_what_is_no_model_is_named(model: Any, kind: type[Exception], words: str
 def test_what_a_model_should_not_do_is_said(function: Any, words: str) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        scool.fit(classification(), After(function), scool.LocalOnly(), rounds=1, device="cpu")
+        alone = scool.LocalOnly(sgd=scool.LocalSGD(lr=0.1))
+        scool.fit(classification(), After(function), alone, rounds=1, device="cpu")
     said = [str(w.message) for w in caught if not isinstance(w.message, LoopWarning)]
     assert len(said) == bool(words) and words in "".join(said)
+
+
+def test_settings_for_images_on_small_data_are_warned_about() -> None:
+    with pytest.warns(UserWarning, match=r"clients have \d+ training samples \(median\), and Loc"):
+        scool.fit(classification(), "linear", scool.LocalOnly(), rounds=1, device="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        own = scool.LocalOnly(sgd=scool.LocalSGD(batch_size=8))
+        scool.fit(classification(), "linear", own, rounds=1, device="cpu")
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ def prepare(
     federation = prepare_data(federation, method, settings.seed)
     names = federation.client_names
     attendance = settings.attendance(federation.num_clients, names, method)
-    said = remarks(method, settings.rounds) + attendance.remarks(settings.rounds, names)
+    said = remarks(method, settings.rounds, federation) + attendance.remarks(settings.rounds, names)
     for remark in said if ranks.is_first else []:
         warnings.warn(remark, stacklevel=3)
     metrics = chosen_metrics(settings.metrics, federation.task)
