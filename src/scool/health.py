@@ -2,7 +2,7 @@
 take part in a round: a function of (seed, round, client), so that every process and a resumed run
 agree."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, final
@@ -182,10 +182,13 @@ class Attendance:
             share = torch.where(slow, self.straggler_steps, 1.0)
         return Pace(share, None if self.factors is None else self.factors[clients.cpu()])
 
-    def remarks(self, rounds: int) -> list[str]:
+    def remarks(self, rounds: int, names: Sequence[str] | None = None) -> list[str]:
         """What was asked for and has no effect within this many rounds."""
-        late = {c: t for c, t in self.about.get("joins", {}).items() if t >= rounds}
-        return [f"client {c} joins in round {t}, and {rounds} are run" for c, t in late.items()]
+        late = {int(c): t for c, t in self.about.get("joins", {}).items() if t >= rounds}
+        return [
+            f"client {names[c] if names else c} joins in round {t}, and {rounds} are run"
+            for c, t in late.items()
+        ]
 
     def slow(self, round: int) -> list[int]:
         """The clients that do fewer steps in a round."""

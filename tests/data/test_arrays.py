@@ -229,7 +229,9 @@ def mentioned(**options: Any) -> str:
 
 def test_doubts_are_said() -> None:
     (x, y), noise = client(20), RNG.normal(size=20)
-    assert mentioned(clients=[(x, y), (x, y)]) == ""
+    assert mentioned(clients=[(x, y), (x + 1, y)]) == ""
+    said = mentioned(clients=[(x, y), (x, y)])
+    assert said.startswith("8 of 8 test rows are also training rows of other clients (clients 0, 1")
     said = mentioned(clients=[(x, y), (x, y * 0)])
     assert "1 of 2 clients have training rows of one class only (clients 1): alone they" in said
     said = mentioned(clients=[(x, y, x[:4], y[:4]), (x[:10], y[:10], x[10:], y[10:])])

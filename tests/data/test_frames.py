@@ -3,6 +3,7 @@
 import json
 import re
 import warnings
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from scool import LocalOnly, LocalSGD, fit, from_frame, load_model
 from scool.data.federation import Federation, Split
 from scool.data.preprocessing import Preprocessing
+from scool.data.row_splits import RowSplit
 from scool.errors import ConfigError, DataError
 
 RNG = np.random.default_rng(0)
@@ -133,8 +135,21 @@ def test_the_latest_rows_are_the_test() -> None:
         assert torch.equal(again.test.x, late.test.x)
 
 
+def test_days_and_months() -> None:
+    def order(*days: str) -> list[int]:
+        parts = RowSplit(0.2, time="day").parts(pd.DataFrame({"day": days}), np.zeros(3, int), None)
+        return parts.tolist()
+
+    for last in ("2024-05-04", "2024-05-03T12:00:00+01:00", "3.6.2024", "31.5.2024", "5/31/2024"):
+        earlier = {"-": "2024-05-03", ".": "4.5.2024", "/": "5/4/2024"}[last.strip("0123456789")[0]]
+        assert order(earlier, last, earlier) == [0, 2, 0]
+    with pytest.raises(DataError, match="5/4/2024 may begin with the day or with the month"):
+        order("5/4/2024", "5/3/2024", "6/1/2024")
+
+
 def test_a_patient_is_in_one_part() -> None:
-    frame = table().assign(patient=np.arange(60) // 6, mark=np.arange(60) // 6)
+    frame = table().assign(mark=np.arange(60) // 6)
+    frame["patient"] = frame["site"] + frame["mark"].astype(str)
     f = made(frame, group="patient", features=["mark"], scale="none", val_fraction=0.2)
     for client in range(3):
         parts = [set(rows_of(s, client)[:, 0].tolist()) for s in (f.train, f.val, f.test)]
@@ -201,11 +216,73 @@ def test_tables_are_predicted_in_names(tmp_path: Path) -> None:
     assert fit(numbers, "linear", LocalOnly(), rounds=1).predict(0, frame).dtype == int
 
 
+def test_predictions_are_of_the_kind_of_the_label() -> None:
+    frame = table()
+    ill = frame["outcome"] == "ill"
+    for outcome in (ill, np.where(ill, "02", "10"), np.where(ill, 3, -1)):
+        labelled = frame.assign(outcome=outcome)
+        result = fit(made(labelled), "mlp", LocalOnly(sgd=LocalSGD(lr=0.2)), rounds=5)
+        mine = labelled[labelled["site"] == "south"]
+        assert (result.predict("south", mine) == mine["outcome"]).mean() > 0.6
+        assert set(result.predict_proba("south", mine).columns) == set(outcome)
+
+
+def test_the_positive_class_is_the_last() -> None:
+    frame = table()
+    f, turned = made(frame), made(frame, positive="ill")
+    assert f.class_names == ("ill", "well") and "F1 counts 'well'" in " ".join(f.notes)
+    assert turned.class_names == ("well", "ill") and "F1" not in " ".join(turned.notes)
+    assert turned.counts("train").flip(1).equal(f.counts("train"))
+
+
+def test_clients_of_a_file_are_called_as_they_are_written(tmp_path: Path) -> None:
+    frame = table().assign(site=np.resize(["007", "7", "10"], 60))
+    frame.to_csv(tmp_path / "clinics.csv", index=False)
+    assert made(tmp_path / "clinics.csv").client_names == ("007", "7", "10")
+
+
+def test_rows_of_nobody_are_left_out_where_rows_are_dropped() -> None:
+    frame = table()
+    frame.loc[0, "site"] = None
+    f = made(frame, missing="drop", test_fraction=0)
+    assert f.train.sizes.tolist() == [19, 20, 20]
+    assert "1 rows have no 'site' and are left out" in f.notes
+
+
+def test_clients_with_hardly_any_rows_can_be_left_out() -> None:
+    frame = pd.concat([table(), table(1).assign(site="tiny"), table(2).assign(site="few")])
+    f = made(frame, min_rows=2)
+    assert f.client_names == ("few", "north", "south", "west")
+    assert "1 clients with less than 2 rows are left out: 'tiny'" in f.notes
+    with pytest.raises(DataError, match="min_rows = 30 leaves no client: the largest has 20 rows"):
+        made(frame, min_rows=30)
+
+
+def test_columns_of_other_kinds() -> None:
+    frame = table().assign(
+        paid=[Decimal(n % 7) for n in range(60)], stays=pd.Series([1] * 60, dtype=object)
+    )
+    frame = frame.rename(columns={"age": 1})
+    for backend in (frame, frame.convert_dtypes(dtype_backend="pyarrow")):
+        f = made(backend)
+        assert f.preprocessing is not None
+        kinds = [column.kind for column in f.preprocessing.columns]
+        assert kinds == ["number", "category", "switch", "number", "number"]
+        assert f.preprocessing.transform(frame).shape == (60, 7)
+
+
 class Foreign:
     """A table of another library."""
 
     def __init__(self, frame: pd.DataFrame) -> None:
         self.to_pandas = lambda: frame
+
+
+class Protocol:
+    """A table that offers one protocol alone."""
+
+    def __init__(self, frame: pd.DataFrame, name: str) -> None:
+        setattr(self, name, getattr(frame, name))
 
 
 def test_other_tables_are_the_same(tmp_path: Path) -> None:
@@ -215,7 +292,14 @@ def test_other_tables_are_the_same(tmp_path: Path) -> None:
     frame.to_csv(tmp_path / "clinics.tsv.gz", sep="\t", index=False)
     frame.to_parquet(tmp_path / "clinics.parquet")
     files = [tmp_path / f"clinics.{end}" for end in ("csv", "tsv.gz", "parquet")]
-    for form in (*files, str(files[0]), Foreign(frame), frame.set_index("age").reset_index()):
+    protocols = [Protocol(frame, name) for name in ("__arrow_c_stream__", "__dataframe__")]
+    for form in (
+        *files,
+        str(files[0]),
+        Foreign(frame),
+        *protocols,
+        frame.set_index("age").reset_index(),
+    ):
         found = made(form)
         if not isinstance(form, pd.DataFrame):
             assert torch.equal(found.train.x, expected.x)
@@ -240,6 +324,11 @@ def test_other_tables_are_the_same(tmp_path: Path) -> None:
     [
         ({}, {"drop": ["aeg"]}, "column 'aeg' is not a column of the table: did you mean 'age'"),
         ({}, {"label": "result"}, "label 'result' is not a column"),
+        ({}, {"label": "site"}, "column 'site' cannot be two of client, label"),
+        ({}, {"time": "outcome"}, "column 'outcome' cannot be two of client, label, time"),
+        ({}, {"positive": "il"}, "unknown positive 'il': did you mean 'ill'"),
+        ({}, {"label": "colour", "positive": "red"}, "positive = 'red' needs two classes"),
+        ({}, {"label": "age", "positive": "1"}, "positive = '1' is a class, and this is regress"),
         ({}, {"features": "age"}, r"features = 'age' is a text: give a list of columns, \['age'\]"),
         ({}, {"features": ["age", "outcome"]}, "'outcome' is the client or the label"),
         ({}, {"features": ["age"], "drop": ["age"]}, "no column is left"),
@@ -249,6 +338,7 @@ def test_other_tables_are_the_same(tmp_path: Path) -> None:
         ({}, {"split": "colour"}, "split column 'colour' has 'blue': write train, val or test"),
         ({}, {"task": "regression"}, "column 'outcome' has '.*' where a number belongs"),
         ({}, {"test_fraction": 1.0}, "test_fraction = 1.0"),
+        ({}, {"test_fraction": "a"}, "test_fraction = 'a' is not possible: give a number"),
         ({"seen": pd.Timestamp("2024-05-31")}, {}, "column 'seen' holds dates: leave it out"),
         ({"seen": "2024-05-31"}, {}, "column 'seen' holds dates"),
         ({"ca": ["1", "2", "?"] * 20}, {}, "numbers as text because of 20 cells such as '\\?'"),
@@ -289,6 +379,12 @@ def test_columns_with_too_many_categories() -> None:
         ({"outcome": range(60)}, "outcome", "60 different values in 60 rows, each a class"),
         ({"outcome": [*range(30)] * 2}, "outcome", "30 different values in 60 rows, each a class"),
         ({"outcome": ["a", "b", "b"] * 20}, "outcome", "training rows of one class only"),
+        (
+            {"site": ["Bern", "Ulm", "bern "] * 20},
+            "outcome",
+            "clients 'Bern', 'bern ' differ in sp",
+        ),
+        ({"outcome": ["ill", "Ill"] * 30}, "outcome", "classes 'Ill', 'ill' differ in spaces"),
         ({"outcome": [1.5] * 60}, "outcome", "3 of 3 clients have one target in all training"),
     ],
 )
@@ -297,6 +393,18 @@ def test_warns(change: dict[str, Any], label: str, message: str) -> None:
         warnings.simplefilter("always")
         made(table().assign(**change), label, test_fraction=0)
     assert any(re.search(message, str(w.message)) for w in caught)
+
+
+def test_what_clients_share() -> None:
+    frame = table().assign(patient=np.arange(60) // 6)
+    with pytest.warns(UserWarning, match=r"10 values of group 'patient' .* of several clients"):
+        made(frame, group="patient")
+    frame = table(120)
+    south = frame["site"] == "south"
+    columns = ["age", "colour", "smokes", "outcome"]
+    frame.loc[south, columns] = np.array(frame.loc[frame["site"] == "north", columns])
+    with pytest.warns(UserWarning, match=r"of 24 test rows are also training rows of other cl"):
+        made(frame)
 
 
 def test_small_clients() -> None:

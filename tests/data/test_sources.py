@@ -1,5 +1,6 @@
 """Hugging Face datasets, image folders and .npz files of one's own."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,20 @@ def test_image_folders_that_do_not_fit(tmp_path: Path) -> None:
     (tmp_path / "b/north/ill/0.png").write_bytes(b"no")
     with pytest.raises(DataError, match=r"0\.png cannot be read as an image"):
         from_image_folder(tmp_path / "b")
+
+
+def test_folders_without_images_are_named(tmp_path: Path) -> None:
+    for client in ("north", "south"):
+        for number in range(4):
+            place = tmp_path / client / "ill" / f"{number}.png"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(RNG.integers(0, 255, (4, 4, 3), dtype=np.uint8)).save(place)
+    (tmp_path / "west").mkdir()
+    (tmp_path / ".thumbs").mkdir()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert from_image_folder(tmp_path).client_names == ("north", "south")
+    assert "folders 'west' have no images in CLIENT/CLASS/" in str(caught[0].message)
 
 
 def test_npz(tmp_path: Path) -> None:

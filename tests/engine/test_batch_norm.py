@@ -18,6 +18,7 @@ from engine.sharded_world import sharded
 from scool.algorithms import METHODS, FedAvg, FedBN, FedPer, LocalOnly, SCooL
 from scool.algorithms.shared.sharing import mix_updates
 from scool.engine.steps import formulation
+from scool.errors import Note
 from scool.evaluation.scores import correct
 from scool.learning.local_sgd import LocalSGD
 from scool.models import parameters_of
@@ -197,3 +198,8 @@ def test_a_layer_that_is_used_twice_sees_both_batches() -> None:
     torch.testing.assert_close(found.running_mean, norm.running_mean)
     torch.testing.assert_close(found.running_var, norm.running_var)
     assert int(found.num_batches_tracked) == 2
+
+
+def test_without_normalisation_there_is_a_note() -> None:
+    with pytest.warns(Note, match="the model has no normalisation: FedBN is FedAvg"):
+        fit(FedBN(sgd=SGD), nn.Linear(4, 3), rounds=1)

@@ -43,5 +43,14 @@ def test_errors_of_regression_are_compared_by_their_share() -> None:
     assert "the graph -25 % error" in found[0]
 
 
+def test_an_owner_whose_own_samples_speak_against_it_is_told_so() -> None:
+    row = {
+        "tracks": {"alone": [0.0], "graph": [0.2], "common": [0.8]},
+        "held_out": {"alone": [80.0], "graph": [79.0], "common": [60.0]},
+    }
+    (words,) = advice([row], None, ["Bern"]) or []
+    assert words.startswith("Bern learns from others, since that suits most owners: 80% one model")
+
+
 def test_other_methods_tell_nothing() -> None:
     assert advice([{"round": 0}], GRAPH, None) is None

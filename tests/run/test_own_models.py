@@ -1,6 +1,7 @@
 """Modules of one's own: what they keep beside parameters, and what is said where they are wrong."""
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import scool
 from records import change_header, make_old
 from scool.cli.main import dispatch
 from scool.errors import ConfigError, ModelError, RunError
+from scool.models.looped import LoopWarning
 from scool.recording.folder import RunFolder
 from toys import classification, poisoned
 
@@ -32,6 +34,17 @@ class WithScale(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.again(torch.tanh(self.first(x))) * self.scale * self.ones
+
+
+class After(nn.Module):
+    """A linear layer, and a function of its outputs."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.linear, self.function = nn.Linear(4, 3), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.linear(x))
 
 
 def run(build: Any, out: Path, **options: Any) -> scool.Result:
@@ -131,11 +144,44 @@ def test_tokens_stay_whole_in_a_loaded_model(tmp_path: Path) -> None:
         (lambda width: nn.Linear(width, 3), ModelError, "cannot be called without arguments"),
         (nn.Linear(7, 2), ModelError, "the model fails on .*; give a model for such inputs"),
         (nn.Linear(4, 3, dtype=torch.complex64), ModelError, "complex64 for .*: give real"),
+        (nn.LSTM(4, 3), ModelError, "the model gives a tuple for 2 inputs .*, not a tensor"),
+        (nn.LazyLinear(3), ModelError, "lazy layers, whose sizes are not known yet"),
+        (
+            After(torch.squeeze),
+            ModelError,
+            r"shape \(3,\) for a sample alone, expec",
+        ),
     ],
 )
 def test_what_is_no_model_is_named(model: Any, kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=words):
         scool.fit(classification(), model, scool.LocalOnly(), rounds=1, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda out: out.softmax(dim=1), "are probabilities, and are taken for logits"),
+        (lambda out: out - out.mean(dim=0), "depends on the other samples of its batch"),
+        (lambda out: out + torch.rand_like(out), ""),
+    ],
+)
+def test_what_a_model_should_not_do_is_said(function: Any, words: str) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        alone = scool.LocalOnly(sgd=scool.LocalSGD(lr=0.1))
+        scool.fit(classification(), After(function), alone, rounds=1, device="cpu")
+    said = [str(w.message) for w in caught if not isinstance(w.message, LoopWarning)]
+    assert len(said) == bool(words) and words in "".join(said)
+
+
+def test_settings_for_images_on_small_data_are_warned_about() -> None:
+    with pytest.warns(UserWarning, match=r"clients have \d+ training samples \(median\), and Loc"):
+        scool.fit(classification(), "linear", scool.LocalOnly(), rounds=1, device="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        own = scool.LocalOnly(sgd=scool.LocalSGD(batch_size=8))
+        scool.fit(classification(), "linear", own, rounds=1, device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -276,6 +322,7 @@ def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
 def test_printed_things_hold_no_data() -> None:
     result = scool.fit(classification(), "linear", scool.LocalOnly(), rounds=1, device="cpu")
     assert len(repr(result)) < 200 and "tensor" not in repr(result)
+    assert len(repr(result.federation.client(0))) < 200
     with pytest.raises(ConfigError) as caught:
         scool.fit([np.zeros((500, 9))], "linear", scool.LocalOnly())  # type: ignore[arg-type]
     assert len(str(caught.value)) < 250

@@ -53,7 +53,7 @@ def test_a_trace_may_be_a_function_a_table_or_a_file(tmp_path: Path) -> None:
 def test_a_client_that_joins_late_is_scored_with_the_first_model_until_then() -> None:
     result = run(joins={"port": 2})
     assert absences(result) == [[1], [1], []]
-    with pytest.warns(UserWarning, match="client 1 joins in round 2, and 2 are run"):
+    with pytest.warns(UserWarning, match="client port joins in round 2, and 2 are run"):
         early = run(rounds=2, joins={1: 2})
     first = early.history[0]["scores"][1]
     assert first == early.history[1]["scores"][1] != result.history[2]["scores"][1]
@@ -178,5 +178,6 @@ def test_fine_tuning_waits_for_the_end_and_leaves_out_whom_it_breaks() -> None:
     kept = fit(regression(), "linear", gentle, **steep).theta
     for name, rows in broken.theta.items():
         assert torch.equal(rows[0], kept[name][0]) and not torch.equal(rows[1], kept[name][1])
-    with pytest.raises(ConfigError, match="fine_tune = 2 is not possible: Tracks answers with"):
-        run(Tracks(sgd=SGD), fine_tune=2)
+    for option in ("fine_tune", "patience"):
+        with pytest.raises(ConfigError, match=f"{option} = 2 is not possible: Tracks answers wi"):
+            run(Tracks(sgd=SGD), **{option: 2})

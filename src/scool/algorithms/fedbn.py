@@ -1,11 +1,12 @@
 """A common model with normalisation that stays with each client."""
 
+import warnings
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
 from scool.algorithms.shared.sharing import check_participation, only, participants, server_average
 from scool.contracts import Engine, Method
-from scool.errors import check_fields
+from scool.errors import Note, check_fields
 from scool.learning.local_sgd import LocalSGD
 from scool.types import Info, Params, Tree
 
@@ -39,6 +40,8 @@ class FedBN(Method[FedBNState]):
         check_participation(self.participation)
 
     def init(self, engine: Engine, theta0: Params) -> FedBNState:
+        if not engine.norms:
+            warnings.warn("the model has no normalisation: FedBN is FedAvg", Note, stacklevel=2)
         return FedBNState(engine.replicate(theta0))
 
     def step(self, engine: Engine, state: FedBNState, round: int) -> tuple[FedBNState, Info]:

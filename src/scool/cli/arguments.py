@@ -3,6 +3,7 @@
 import importlib.metadata
 import time
 import tomllib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -154,13 +155,15 @@ def configure(
         raise SystemExit(0)
 
     def parse() -> T:
-        return tyro.cli(
-            type(default),
-            args=words,
-            default=default,
-            prog=prog,
-            description=description,
-            config=flat,
-        )
+        with warnings.catch_warnings():  # a prior of a plugin is none of the union, and need not be
+            warnings.filterwarnings("ignore", ".* does not match any type in Union")
+            return tyro.cli(
+                type(default),
+                args=words,
+                default=default,
+                prog=prog,
+                description=description,
+                config=flat,
+            )
 
     return parse() if words == list(arguments) else printed_plainly(parse)

@@ -19,8 +19,8 @@ import tyro
 T = TypeVar("T")
 
 COMMON = {
-    "data": "data client label drop missing test_fraction metrics dataset data_dir partition "
-    "clients val_fraction",
+    "data": "data client label drop missing min_rows test_fraction metrics dataset data_dir "
+    "partition clients val_fraction",
     "learning": "rounds lr epochs batch_size optimizer model hidden start patience fine_tune",
     "owners": "participation availability joins",
     "the run": "methods seeds set tuned budget ranks seed device out config plugin json quiet",
@@ -139,13 +139,23 @@ def printed_plainly(parse: Callable[[], T]) -> T:
         with redirect_stdout(text):
             return parse()
     finally:
-        print("\n".join(map(_plain, text.getvalue().splitlines())))
+        print(_plain(text.getvalue()), end="")
 
 
-def _plain(line: str) -> str:
+_SIGNS = {"sim": " ~ ", "mid": " | ", "to": "-> ", "leftarrow": "<- ", "mathrm": "", "frac": ""}
+
+
+def _plain(text: str) -> str:
     r"""
-    >>> _plain(r"the loss $L_{ij} = L(\theta_i)$  ")
-    'the loss L_ij = L(theta_i)'
+    >>> _plain(r"the loss $L_{ij} = L(\theta_i)$ of $z \sim\mathrm{Cat}(\kappa\pi)$  ")
+    'the loss L_ij = L(theta_i) of z ~ Cat(kappa pi)'
     """
-    words = re.sub(r"\\([A-Za-z]+)\s?", r"\1", line.rstrip())
-    return re.sub(r"\$([^$]*)\$", lambda m: re.sub("[{}]", "", m.group(1)), words)
+    words = "\n".join(line.rstrip() for line in text.split("\n"))
+    return re.sub(r"\$(?!SCOOL)([^$]*)\$(?!SCOOL)", lambda m: _formula(m.group(1)), words)
+
+
+def _formula(latex: str) -> str:
+    words = re.sub(r"\\[,;!]", "", latex)
+    words = re.sub(r"\\([A-Za-z]+) ?(?=[A-Za-z\\]?)", lambda m: _SIGNS.get(m[1], f"{m[1]} "), words)
+    words = re.sub(r" (?=[_^({)},.:; ]|$)", "", re.sub("[{}]", "", words))
+    return re.sub(" +", " ", words)

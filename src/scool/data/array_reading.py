@@ -24,7 +24,9 @@ def read_client(client: Any, number: int, task: Task) -> Parts:
         named = {f"{key}_train" if key in ("x", "y") else key: client[key] for key in client}
         for key in named:
             if key not in _KEYS:
-                raise DataError(f"client {number} has an entry {key!r}: use {', '.join(_KEYS)}")
+                raise DataError(
+                    f"client {number} has an entry {key!r}: use x and y, or {', '.join(_KEYS)}"
+                )
         for part in ("train", "val", "test"):
             if f"x_{part}" in named or f"y_{part}" in named:
                 parts[part] = (named.get(f"x_{part}"), named.get(f"y_{part}"))

@@ -149,9 +149,9 @@ def with_validation(
         count = 0 if bool(val.mask[client].any()) else max(1, int(fraction * size + 1e-9))
         if count >= size:
             raise DataError(
-                f"client {federation.client_name(client)} has {size} training sample: the method "
-                "needs one to learn from and one to judge by. Give the client more samples, leave "
-                "it out, or choose a method that needs no validation data"
+                f"client {federation.client_name(client)} has {size} training sample, and one to "
+                "learn from and one to judge by are needed. Give the client more samples, leave it "
+                "out (min_rows of a table), or choose a method and options without validation"
             )
         chosen = torch.zeros(size, dtype=torch.bool)
         rng = generator(seed, "validation", first + client)

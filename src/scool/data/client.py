@@ -18,6 +18,9 @@ class Samples(NamedTuple):
     x: Tensor  # (n, ...)
     y: Tensor  # (n,) class ids, or (n, outputs) targets
 
+    def __repr__(self) -> str:
+        return f"Samples({len(self.y)} of shape {tuple(self.x.shape[1:])})"
+
 
 class Client(NamedTuple):
     """The data of one client."""

@@ -1,9 +1,9 @@
 """Warnings about your own data: what is possible but seldom intended, with the remedy."""
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -78,34 +78,44 @@ def _finite_rows(values: Tensor) -> Tensor:
 
 
 def _warn_duplicates(clients: Sequence[Parts], names: Sequence[str] | None) -> None:
-    counts = [_duplicates(parts) for parts in clients]
-    who = [number for number, count in enumerate(counts) if count]
-    tested = sum(len(parts["test"][1]) for parts in clients)
-    if sum(counts) > max(2, CHANCE * tested):
-        _warn(
-            f"{sum(counts)} of {tested} test rows are also training rows of the same client "
-            f"({_who(who, names)}): scores count what was learned by heart. Remove them, "
-            "or keep such rows together (group= of scool.from_frame)"
-        )
+    """Test rows that are also training rows, targets included: of the client itself, or of others,
+    from whom it may learn."""
+    train, test = ([_digests(parts[part]) for parts in clients] for part in ("train", "test"))
+    holders = Counter(digest for own in train for digest in set(own))
+    tested = sum(map(len, test))
+    own = [
+        sum(digest in held for digest in rows) if _is_varied(mine) else 0
+        for rows, mine, held in zip(test, train, map(set, train), strict=True)
+    ]
+    others = [0] * len(clients)
+    if _is_varied([digest for mine in train for digest in mine]):
+        others = [
+            sum(digest in holders and digest not in held for digest in rows)
+            for rows, held in zip(test, map(set, train), strict=True)
+        ]
+    for counts, whose, remedy in (
+        (own, "the same client", "or keep such rows together (group= of scool.from_frame)"),
+        (others, "other clients", "or give them to one client alone"),
+    ):
+        who = [number for number, count in enumerate(counts) if count]
+        if sum(counts) > max(2, CHANCE * tested):
+            _warn(
+                f"{sum(counts)} of {tested} test rows are also training rows of {whose} "
+                f"({_who(who, names)}): scores count what was learned by heart. Remove them, "
+                f"{remedy}"
+            )
 
 
-def _duplicates(parts: Parts) -> int:
-    """How many test rows are among the training rows, targets included; 0 where the client has
-    hardly any different inputs, which are then equal by chance."""
-    if not len(parts["test"][1]):
-        return 0
-    train, test = (_rows(parts[part]) for part in ("train", "test"))
-    if len(np.unique(train)) <= len(train) // 2:
-        return 0
-    return int(np.isin(test, train).sum())
+def _is_varied(digests: Sequence[int]) -> bool:
+    """Whether rows that are equal are so for a reason: with hardly any different ones it is
+    chance."""
+    return len(set(digests)) > len(digests) // 2
 
 
-def _rows(part: tuple[Tensor, Tensor]) -> np.ndarray:
-    """(n,) the bytes of each row."""
-    x, y = part
-    flat = [np.ascontiguousarray(side[:, None].flatten(1).numpy()) for side in (x, y)]
-    whole = np.concatenate([side.view(np.uint8).reshape(len(side), -1) for side in flat], axis=1)
-    return np.ascontiguousarray(whole).view(f"V{whole.shape[1]}")[:, 0]
+def _digests(part: tuple[Tensor, Tensor]) -> list[int]:
+    """A number for each row, the same for the same bytes."""
+    x, y = (side[:, None].flatten(1).numpy() for side in part)
+    return [hash((a.tobytes(), b.tobytes())) for a, b in zip(x, y, strict=True)]
 
 
 def _warn_targets(clients: Sequence[Parts], names: Sequence[str] | None) -> None:

@@ -1,7 +1,6 @@
 """From a table with a column that names each row's client (pandas, CSV or Parquet) to a
 federation."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from scool.data.arrays import from_arrays
 from scool.data.federation import Federation, Task
-from scool.data.labels import check_classes, classes_of, numbered, task_of
+from scool.data.labels import check_classes, classes_of, kind_of_classes, numbered, task_of
 from scool.data.preprocessing import (
     Missing,
     Preprocessing,
@@ -25,8 +24,10 @@ from scool.data.preprocessing import (
     ordered,
 )
 from scool.data.row_splits import TEST, TRAIN, VAL, RowSplit
+from scool.data.table_doubts import warn_alike, warn_ids, warn_shared_groups
 from scool.data.tables import as_table, check_columns, numbers, quoted, texts
-from scool.errors import DataError, need, unknown
+from scool.data.usable_rows import without_gaps, without_small
+from scool.errors import DataError, check_kind, unknown
 
 _PARTS = {"train": TRAIN, "val": VAL, "test": TEST}
 
@@ -41,6 +42,7 @@ def from_frame(
     drop: Sequence[str] = (),
     categorical: Sequence[str] = (),
     missing: Missing = "refuse",
+    min_rows: int = 1,
     scale: Scale = "common",
     time: str | None = None,
     group: str | None = None,
@@ -49,6 +51,7 @@ def from_frame(
     val_fraction: float = 0.0,
     seed: int = 0,
     classes: Tensor | Literal["all", "own"] | None = None,
+    positive: str | None = None,
     name: str | None = None,
 ) -> Federation:
     """A federation from one table in which a column names each row's client.
@@ -68,6 +71,7 @@ def from_frame(
         categorical: columns of numbers that are names of categories; texts always are.
         missing: empty cells: `refuse` them, `drop` their rows, or fill them with the mean (or the
             most frequent category) of the `client`'s own or of the `common` training rows.
+        min_rows: clients with fewer rows are left out.
         scale: numbers get mean 0 and standard deviation 1 over the `common` training rows or those
             of the `client`, or stay as they are (`none`). Targets of regression are scaled by the
             common training rows unless it is `none`; scores and predictions are in their unit.
@@ -79,6 +83,7 @@ def from_frame(
         seed: for the choice of these rows.
         classes: which classes a client's model may answer with: `all` (default), its `own`, or
             (K, C) bool.
+        positive: of two classes the one that F1 counts; default: the last by number or letter.
         name: what reports call it; default: the name of the file.
 
     >>> import pandas as pd
@@ -86,27 +91,39 @@ def from_frame(
     >>> from_frame(table, client="site", label="ill").train.sizes.tolist()
     [8, 8]
     """
+    check_kind("client", client, str)
+    check_kind("min_rows", min_rows, int)
     _check_options(task, missing, scale)
     how = RowSplit(test_fraction, val_fraction, seed, time, group, split)
     if name is None:
         name = Path(data).name.split(".")[0] if isinstance(data, str | Path) else "table"
     labels = (label,) if isinstance(label, str) else tuple(label)
-    frame, names, notes = _chosen(as_table(data), client, labels, features, drop, categorical, how)
-    frame, more = _without_gaps(frame, client, labels, names, missing)
-    notes += more
+    frame, names, notes = _chosen(
+        as_table(data, [client]), client, labels, features, drop, categorical, how
+    )
+    frame, more = without_gaps(frame, client, labels, names, missing)
+    frame, small = without_small(frame, client, min_rows)
+    notes += [*more, *small]
     who = texts(frame[client])
     clients = list(ordered(sorted(set(who))))
     ids = np.array([clients.index(w) for w in who]) if len(clients) < 50 else numbered(who, clients)
     chosen, because = task_of(frame, labels, task)
     notes += because
-    y, class_names = classes_of(frame, labels[0]) if chosen == "classification" else (None, ())
+    y, class_names = None, ()
+    if chosen == "classification":
+        y, class_names, more = classes_of(frame, labels[0], positive)
+        notes += more
+    elif positive is not None:
+        raise DataError(f"positive = {positive!r} is a class, and this is regression: leave it out")
     part = how.parts(frame, ids, y)
     rows = Rows(ids, part == TRAIN, len(clients))
     _check_training(rows, clients)
     if y is not None:
         check_classes(y[rows.is_train], class_names, labels[0])
     columns, more = fit_columns(frame, names, categorical, rows, missing, scale)
-    prepared = Preprocessing(columns, labels, class_names)
+    _warn_doubts(frame, clients, ids, class_names, names, group)
+    kind = kind_of_classes(frame[labels[0]]) if class_names else ""
+    prepared = Preprocessing(columns, labels, class_names, class_kind=kind)
     if y is None:
         values = np.stack([numbers(frame[target], target) for target in labels], axis=1)
         mean, spread = fit_targets(values, rows.is_train, scale)
@@ -116,7 +133,6 @@ def from_frame(
         targets = torch.from_numpy(y)
     x = torch.from_numpy(_inputs(prepared, frame, ids))
     own = [_of_client(x, targets, part, ids == number) for number in range(len(clients))]
-    _warn_ids(frame, names)
     federation = from_arrays(
         own,
         name=name,
@@ -153,14 +169,19 @@ def _chosen(
     for field, value in (("features", features), ("drop", drop), ("categorical", categorical)):
         if isinstance(value, str):
             raise DataError(f"{field} = {value!r} is a text: give a list of columns, [{value!r}]")
-    frame = frame.rename(columns=str)
     if not len(frame):
         raise DataError("the table has no rows: give one with a row per sample")
     check_columns(frame, [client], "client")
     check_columns(frame, labels, "label")
     check_columns(frame, how.columns, "the column to split by,")
     check_columns(frame, [*(features or ()), *drop, *categorical], "column")
-    taken = {client, *labels, *how.columns}
+    roles = [client, *labels, *how.columns]
+    if twice := [c for c in roles if roles.count(c) > 1]:
+        raise DataError(
+            f"column {twice[0]!r} cannot be two of client, label, time, group and split: name "
+            "another one"
+        )
+    taken = set(roles)
     if features is None:
         names = [str(c) for c in frame.columns if c not in taken and c not in drop]
     else:
@@ -174,63 +195,19 @@ def _chosen(
     return frame.reset_index(drop=True), names, []
 
 
-def _without_gaps(
-    frame: Any, client: str, labels: tuple[str, ...], names: list[str], missing: Missing
-) -> tuple[Any, list[str]]:
-    """The table without the rows that cannot be used, and what was done about missing cells."""
-    nameless = int(frame[client].isna().sum())
-    if nameless:
-        raise DataError(
-            f"{nameless} rows have no {client!r}: say whose they are, or leave these rows out"
-        )
-    notes: list[str] = []
-    no_label = frame[list(labels)].isna().any(axis=1)
-    gaps = frame[names].isna()
-    if missing == "refuse" and (bool(no_label.any()) or bool(gaps.to_numpy().any())):
-        _refuse_gaps(frame[[*names, *labels]].isna(), frame[client], labels)
-    if no_label.any():
-        notes.append(f"{int(no_label.sum())} of {len(frame)} rows have no label and are left out")
-    if missing == "drop":
-        gone = gaps.any(axis=1) & ~no_label
-        if gone.any():
-            notes.append(f"{int(gone.sum())} of {len(frame)} rows with missing cells are left out")
-        no_label = no_label | gone
-    elif gaps.to_numpy().any():
-        cells, columns = int(gaps[~no_label].to_numpy().sum()), int(gaps.any().sum())
-        whose = "the client's own" if missing == "client" else "the common"
-        notes.append(
-            f"{cells} missing cells in {columns} columns are filled by {whose} training rows"
-        )
-    before = set(texts(frame[client]))
-    frame = frame[~no_label].reset_index(drop=True)
-    lost = ordered(sorted(before - set(texts(frame[client]))))
-    if lost:
-        raise DataError(
-            f"missing = {missing!r} leaves clients {quoted(lost)} without a row: fill the cells "
-            "(missing='common'), drop the columns that they lack, or leave these clients out"
-        )
-    return frame, notes
-
-
-def _refuse_gaps(gaps: Any, client: Any, labels: tuple[str, ...]) -> None:
-    """How many cells are missing in which columns of which clients, and what can be done."""
-    per_column = gaps.sum()
-    per_column = per_column[per_column > 0].sort_values(ascending=False, kind="stable")
-    where = ", ".join(f"{name!r} {count}" for name, count in per_column.head(6).items())
-    where += ", ..." if len(per_column) > 6 else ""
-    whose = [str(c) for c in client[gaps.any(axis=1)].unique()]
-    if set(per_column.index) <= set(labels):
-        what = "missing='drop' leaves these rows out"
-    else:
-        what = (
-            "choose missing='drop' (leave such rows out), 'client' or 'common' (fill with the mean "
-            "or the most frequent category of the client's own or of all training rows), or drop "
-            "columns"
-        )
-    raise DataError(
-        f"{int(per_column.sum())} cells are missing, by columns: {where}; of clients "
-        f"{quoted(whose)}: {what}"
-    )
+def _warn_doubts(
+    frame: Any,
+    clients: Sequence[str],
+    ids: np.ndarray,
+    class_names: Sequence[str],
+    names: Sequence[str],
+    group: str | None,
+) -> None:
+    warn_alike(clients, "clients")
+    warn_alike(class_names, "classes")
+    warn_ids(frame, names)
+    if group is not None:
+        warn_shared_groups(frame, ids, group)
 
 
 def _check_training(rows: Rows, clients: list[str]) -> None:
@@ -261,18 +238,3 @@ def _of_client(x: Tensor, y: Tensor, part: np.ndarray, mine: np.ndarray) -> dict
         rows = torch.from_numpy(np.flatnonzero(mine & (part == number)))
         out[f"x_{word}"], out[f"y_{word}"] = x[rows], y[rows]
     return out
-
-
-def _warn_ids(frame: Any, names: Sequence[str]) -> None:
-    """Warn about columns that look like ids."""
-    pd = need("pandas", "a table")
-
-    for name in names:
-        column = frame[name]
-        is_id = len(column) >= 20 and not pd.api.types.is_float_dtype(column)
-        if is_id and column.nunique() == len(column):
-            warnings.warn(
-                f"column {name!r} has another value in every row, as an id has, and is learned "
-                f"from: leave it out with drop=({name!r},) if it is one",
-                stacklevel=3,
-            )

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from scool.data.federation import Task
-from scool.data.preprocessing import ordered
+from scool.data.preprocessing import ClassKind, ordered
 from scool.data.tables import quoted, texts
-from scool.errors import DataError, need, require
+from scool.errors import DataError, need, require, unknown
 
 FEW_CLASSES = 20
 """Up to this many different whole numbers stored as floats are taken for classes."""
@@ -67,11 +67,42 @@ def _warn_many_classes(column: Any, label: str) -> None:
         )
 
 
-def classes_of(frame: Any, label: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """(n,) the number of each row's class, and the names of the classes in their order."""
+def classes_of(
+    frame: Any, label: str, positive: str | None
+) -> tuple[np.ndarray, tuple[str, ...], list[str]]:
+    """(n,) the number of each row's class, the names of the classes in their order, and what a
+    person should know about it. Of two classes the positive one is the last."""
     found = texts(frame[label])
     names = ordered(sorted(set(found)))
-    return numbered(found, names).astype(np.int64), tuple(names)
+    if positive is not None:
+        if str(positive) not in names:
+            unknown("positive", str(positive), names)
+        if len(names) > 2:
+            raise DataError(
+                f"positive = {positive!r} needs two classes, and label {label!r} has {len(names)}: "
+                "leave it out; F1 is the mean over the classes then"
+            )
+        names.sort(key=lambda name: name == str(positive))
+    notes: list[str] = []
+    is_text = kind_of_classes(frame[label]) == "text"
+    if len(names) == 2 and positive is None and is_text:
+        notes.append(
+            f"F1 counts {names[1]!r} of {label!r} as the positive class; positive={names[0]!r} "
+            "makes it the other one"
+        )
+    return numbered(found, names).astype(np.int64), tuple(names), notes
+
+
+def kind_of_classes(column: Any) -> ClassKind:
+    """What the values of a label are, so that predictions can be compared with it."""
+    pd = need("pandas", "a table")
+
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        column = column.cat.categories.to_series()
+    known = column.dropna()
+    if all(isinstance(value, bool | np.bool_) for value in known):
+        return "switch"
+    return "whole" if pd.api.types.is_numeric_dtype(known) else "text"
 
 
 def check_classes(y: np.ndarray, names: Sequence[str], label: str) -> None:

@@ -1,6 +1,7 @@
 """The options of a table of your own on the command line, and the federation they make."""
 
 import warnings
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -30,6 +31,8 @@ class TableOptions:
     """For --data: columns of numbers that are names of categories; texts always are."""
     missing: Missing = "refuse"
     """For --data: refuse empty cells, drop their rows, or fill them by client or common rows."""
+    min_rows: int = 1
+    """For --data: clients with fewer rows are left out."""
     scale: Scale = "common"
     """For --data: standardise numbers by the common training rows, by the client's, or not."""
     time: str = ""
@@ -38,6 +41,8 @@ class TableOptions:
     """For --data: a column such as the patient; no group is in two parts."""
     split: str = ""
     """For --data: a column with train, val or test."""
+    positive: str = ""
+    """For --data: of two classes the one that F1 counts; default: the last by number or letter."""
     test_fraction: Annotated[float, tyro.conf.Suppress] = 0.0
     """As in `DataConfig`; older records have it here."""
     sha256: Annotated[str, tyro.conf.Suppress] = ""
@@ -55,10 +60,11 @@ def looked_at(path: str, table: TableOptions, task: Task | None) -> tuple[TableO
     """
     _check_named(path, table)
     digest = digest_of(path)
-    frame = read_table(path).rename(columns=str)
+    frame = read_table(path, [table.client])
     check_columns(frame, [table.client], "client")
     check_columns(frame, table.label, "label")
-    count = len(set(texts(frame[table.client].dropna())))
+    sizes = Counter(texts(frame[table.client].dropna()))
+    count = sum(size >= table.min_rows for size in sizes.values())
     found, notes = task_of(frame[list(table.label)].dropna(), table.label, task)
     for words in notes:
         warnings.warn(words, Note, stacklevel=2)
@@ -103,10 +109,12 @@ def load_table(
         drop=table.drop,
         categorical=table.categorical,
         missing=table.missing,
+        min_rows=table.min_rows,
         scale=table.scale,
         time=table.time or None,
         group=table.group or None,
         split=table.split or None,
+        positive=table.positive or None,
         test_fraction=test_fraction or table.test_fraction or 0.2,
         val_fraction=val_fraction,
         seed=seed,

@@ -107,9 +107,8 @@ def _made(frame: Any, client: str, label: str, how: RowSplit, **options: Any) ->
 
 def _heart(content: bytes, how: RowSplit) -> Federation:
     """Two columns are empty at nearly all patients of three hospitals, so gaps are filled."""
-    return _made(
-        _table(content), "hospital", "disease", how, missing="common", name="heart-disease"
-    )
+    options = {"positive": "present", "name": "heart-disease"}
+    return _made(_table(content), "hospital", "disease", how, **options)
 
 
 def _landmine(content: dict[str, np.ndarray], how: RowSplit) -> Federation:
@@ -118,7 +117,7 @@ def _landmine(content: dict[str, np.ndarray], how: RowSplit) -> Federation:
     frame = pd.DataFrame(content["x"], columns=[f"radar {n}" for n in range(1, 10)])
     frame["field"] = content["client"] + 1
     frame["object"] = np.where(content["y"] == 1, "mine", "clutter")
-    federation = _made(frame, "field", "object", how, name="landmine")
+    federation = _made(frame, "field", "object", how, positive="mine", name="landmine")
     groups = torch.tensor([int(int(n) > 15) for n in federation.client_names or ()])
     return replace(federation, groups=groups, truth=group_graph(groups))
 
@@ -142,9 +141,10 @@ def _wisdm(content: bytes, how: RowSplit) -> Federation:
 
 
 def _parkinsons(content: bytes, how: RowSplit) -> Federation:
-    """The six recordings of a day have the same target, so a day is in one part."""
+    """The six recordings of a patient's day have the same target, so a day is in one part."""
     frame = _table(content).drop(columns=["total_UPDRS"])
-    frame["day"] = np.floor(frame["test_time"]).astype(int)
+    days = np.floor(frame["test_time"]).astype(int)
+    frame["day"] = frame["subject#"].astype(str) + ":" + days.astype(str)
     options: dict[str, Any] = {"group": "day", "task": "regression", "name": "parkinsons"}
     return _made(frame, "subject#", "motor_UPDRS", how, **options)
 

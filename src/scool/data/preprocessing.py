@@ -14,6 +14,7 @@ from scool.errors import ConfigError, DataError, first_few, nearest, need
 
 Missing = Literal["refuse", "drop", "client", "common"]
 Scale = Literal["common", "client", "none"]
+ClassKind = Literal["", "text", "whole", "switch"]
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class Preprocessing:
     columns: tuple[Column, ...]
     label: tuple[str, ...]
     class_names: tuple[str, ...] = ()  # of classification
+    class_kind: ClassKind = ""  # what the label's values are; "" in records that do not say it
     target_mean: tuple[float, ...] = ()  # of regression: what was taken off each target ...
     target_scale: tuple[float, ...] = ()  # ... before it was divided by this; empty: nothing
 
@@ -121,18 +123,25 @@ class Preprocessing:
 
         values, index = found.cpu().numpy(), as_table(table).index
         if self.class_names:
-            is_whole = all(name.lstrip("-").isdecimal() for name in self.class_names)
-            names = np.array(self.class_names, object)
-            chosen = (names.astype(int) if is_whole else names)[values]
-            return pd.Series(chosen, index, name=self.label[0])
+            return pd.Series(self.class_values[values], index, name=self.label[0])
         if len(self.label) == 1:
             return pd.Series(values[:, 0], index, name=self.label[0])
         return pd.DataFrame(values, index, list(self.label))
 
+    @property
+    def class_values(self) -> np.ndarray:
+        """The classes as the label has them: texts, whole numbers, or True and False."""
+        names = np.array(self.class_names, object)
+        if self.class_kind == "switch":
+            return np.array([name == "True" for name in names])
+        looks_whole = all(name.lstrip("-").isdecimal() for name in self.class_names)
+        is_whole = self.class_kind == "whole" or (not self.class_kind and looks_whole)
+        return names.astype(int) if is_whole else names
+
     def shares(self, found: Tensor, table: Any) -> Any:
         """How probable each class is, as pandas: a row per row of the table, a column per class."""
         pd = need("pandas", "a table")
-        return pd.DataFrame(found.cpu().numpy(), as_table(table).index, list(self.class_names))
+        return pd.DataFrame(found.cpu().numpy(), as_table(table).index, list(self.class_values))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; `from_dict` gives the same object back."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from scool.data.tables import is_date
-from scool.errors import DataError, need, require
+from scool.errors import DataError, check_kind, need, require
 from scool.randomness import generator
 
 TRAIN, VAL, TEST = 0, 1, 2
@@ -35,6 +35,9 @@ class RowSplit:
     given: str | None = None
 
     def __post_init__(self) -> None:
+        check_kind("test_fraction", self.test_fraction, float)
+        check_kind("val_fraction", self.val_fraction, float)
+        check_kind("seed", self.seed, int)
         require(
             0 <= self.test_fraction < 1,
             "test_fraction",
@@ -162,12 +165,30 @@ def _moments(frame: Any, name: str) -> np.ndarray:
     try:
         if not is_date(column):
             raise ValueError(f"it has {column.iloc[0]!r:.40}")
-        return pd.to_datetime(column).astype("int64").to_numpy()
+        return _dates(column).astype("int64").to_numpy()
     except (ValueError, TypeError) as error:
+        words = str(error).splitlines()[0][:100]
         raise DataError(
-            f"time column {name!r} cannot be read as dates ({error}): give dates such as "
+            f"time column {name!r} cannot be read as dates ({words}): give dates such as "
             "2024-05-31, or numbers"
         ) from None
+
+
+def _dates(column: Any) -> Any:
+    """Points in time; of 31.5.2024 and 5/31/2024 the day stands where a number above 12 is found,
+    and before a point."""
+    pd = need("pandas", "a table")
+
+    if not pd.api.types.is_object_dtype(column) and not pd.api.types.is_string_dtype(column):
+        return column
+    written = column.astype(str).str.extract(r"^(\d{1,2})([./])(\d{1,2})[./]\d{4}")
+    if written.isna().any(axis=None):
+        return pd.to_datetime(column.astype(str), format="ISO8601", utc=True)
+    first, second = (written[side].astype(int).max() for side in (0, 2))
+    is_clear = (written[1] == ".").all() or max(first, second) > 12
+    if not is_clear:
+        raise ValueError(f"{column.iloc[0]} may begin with the day or with the month")
+    return pd.to_datetime(column, dayfirst=bool(second <= 12), format="mixed")
 
 
 def _named(frame: Any, name: str) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Other sources of your own data: Hugging Face datasets, image folders, .npz files."""
 
+import warnings
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from scool.data.arrays import from_arrays
 from scool.data.federation import Federation
 from scool.data.frames import from_frame
 from scool.data.preprocessing import ordered
+from scool.data.tables import quoted
 from scool.data.transform import ImageTransform
 from scool.errors import DataError, nearest, need, require
 
@@ -115,9 +117,22 @@ def from_image_folder(
             f"{root} has no images in CLIENT/CLASS/, such as {root}/north/ill/1.png: endings are "
             f"{', '.join(IMAGES)}"
         )
+    _warn_empty(root, parts, {who for _, who, *_ in rows})
     loaded = [(part, who, what, _open(path, grey)) for part, who, what, path in rows]
     options.setdefault("name", root.name)
     return _from_images(loaded, [], size, transform, options)
+
+
+def _warn_empty(root: Path, parts: Sequence[str], found: set[str]) -> None:
+    """Folders that look like a client's, and have no image in a folder of a class."""
+    folders = (path for part in parts for path in (root / part).glob("*/"))
+    empty = {path.name for path in folders if not path.name.startswith(".")} - found
+    if empty:
+        warnings.warn(
+            f"folders {quoted(sorted(empty))} have no images in CLIENT/CLASS/ and are left out: "
+            "put the images into a folder for each class, or remove these folders",
+            stacklevel=3,
+        )
 
 
 def _open(path: Path, grey: bool) -> Any:
@@ -226,7 +241,7 @@ def _by_client(arrays: dict[str, np.ndarray], path: Path, options: dict[str, Any
         shapes = ", ".join(f"{name} {a.shape}" for name, a in arrays.items())
         raise DataError(f"{path} has {shapes}: give x, y and client with a row per sample")
     whose = arrays["client"].astype(str)
-    names = ordered(sorted(set(whose)))
+    names = ordered(sorted(set(whose.tolist())))
     clients = [(arrays["x"][whose == name], arrays["y"][whose == name]) for name in names]
     options.setdefault("name", path.stem)
     return from_arrays(clients, client_names=names, **options)

@@ -3,7 +3,9 @@
 import hashlib
 import os
 import re
+import warnings
 from collections.abc import Iterable, Sequence
+from numbers import Number
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,8 +23,12 @@ _PARQUET_ENDINGS = (".parquet", ".pq")
 TABLE_ENDINGS = (*_COMMA_ENDINGS, *_TAB_ENDINGS, *_PARQUET_ENDINGS)
 
 
-def read_table(path: str | Path) -> Any:
+def read_table(path: str | Path, as_texts: Sequence[str] = ()) -> Any:
     """A CSV, TSV or Parquet file as a pandas table.
+
+    Args:
+        path: the file.
+        as_texts: columns of a CSV or TSV whose cells stay as they are written, such as 007.
 
     Raises:
         DataError: it is missing, of an unknown ending, empty, or cannot be read.
@@ -36,7 +42,8 @@ def read_table(path: str | Path) -> Any:
             frame = pd.read_parquet(path)
         elif name.endswith((*_COMMA_ENDINGS, *_TAB_ENDINGS)):
             separator = "\t" if name.endswith(_TAB_ENDINGS) else ","
-            frame = pd.read_csv(path, sep=separator, low_memory=False)
+            kinds = dict.fromkeys(as_texts, str)
+            frame = pd.read_csv(path, sep=separator, low_memory=False, dtype=kinds)
         else:
             endings = ", ".join(TABLE_ENDINGS)
             raise DataError(f"{path} has an ending that is not known: give a file with {endings}")
@@ -69,23 +76,36 @@ def digest_of(path: str | Path) -> str:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def as_table(data: Any) -> Any:
-    """A pandas table from pandas, a path, or what offers `to_pandas` or an interchange protocol."""
+def as_table(data: Any, as_texts: Sequence[str] = ()) -> Any:
+    """A pandas table, its columns called by texts, from pandas, a path, or what offers `to_pandas`
+    or an interchange protocol; `as_texts` as in `read_table`."""
     pd = need("pandas", "a table")
 
+    found: Any = None
     if isinstance(data, pd.DataFrame):
-        return data
-    if isinstance(data, str | os.PathLike):
-        return read_table(Path(data))
-    if hasattr(data, "to_pandas"):
+        found = data
+    elif isinstance(data, str | os.PathLike):
+        found = read_table(Path(data), as_texts)
+    elif hasattr(data, "to_pandas"):
         found = data.to_pandas()
-        if isinstance(found, pd.DataFrame):
-            return found
+    if not isinstance(found, pd.DataFrame):
+        found = _exchanged(data)
+    return found if all(isinstance(name, str) for name in found) else found.rename(columns=str)
+
+
+def _exchanged(data: Any) -> Any:
+    """A pandas table from a table of another library, by a protocol that both speak."""
+    pd = need("pandas", "a table")
+
+    if hasattr(data, "__arrow_c_stream__"):
+        return need("pyarrow", "this kind of table").table(data).to_pandas()
     if hasattr(data, "__dataframe__"):
-        return pd.api.interchange.from_dataframe(data)
+        with warnings.catch_warnings():  # pandas prefers Arrow, which this table does not speak
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return pd.api.interchange.from_dataframe(data)
     raise DataError(
         f"data is a {type(data).__name__}: give a pandas table, the path of a CSV or Parquet file, "
-        "or a table that has `to_pandas` or `__dataframe__`"
+        "or a table that has `to_pandas`, `__arrow_c_stream__` or `__dataframe__`"
     )
 
 
@@ -137,6 +157,8 @@ def kind_of(column: Any, name: str) -> Kind:
     known = column.dropna()
     if len(known) and all(isinstance(value, bool | np.bool_) for value in known):
         return "switch"
+    if len(known) and all(_is_real(value) for value in known):
+        return "number"  # numbers in a column of objects, Decimal among them
     odd = [value for value in known if not isinstance(value, str | int | float | bool)]
     if odd:
         raise DataError(
@@ -147,12 +169,16 @@ def kind_of(column: Any, name: str) -> Kind:
     return _category(column, name)
 
 
+def _is_real(value: Any) -> bool:
+    return isinstance(value, Number) and not isinstance(value, bool | complex)
+
+
 def _refuse_written_numbers(known: Any, name: str) -> None:
     """Refuse numbers that became text because some cells hold something else, such as a question
     mark."""
     pd = need("pandas", "a table")
 
-    is_number = pd.to_numeric(known, errors="coerce").notna()
+    is_number = pd.to_numeric(known.astype(object), errors="coerce").notna()
     if is_number.mean() >= 0.5:
         others = sorted({str(value) for value in known[~is_number]})
         why = f"because of {int((~is_number).sum())} cells such as {others[0]!r}" if others else ""

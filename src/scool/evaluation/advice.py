@@ -41,6 +41,8 @@ def _words(row: Mapping[str, Any], i: int, graph: Tensor | None, names: Sequence
     used = sorted((k for k in weights if weights[k] >= LEAST), key=lambda kind: -weights[kind])
     own = weights.get("alone", 0.0)
     verdict = "learns mostly alone" if own > 0.5 else "gains from others"
+    if own <= 0.5 and _is_against(row["held_out"], used, i):
+        verdict = "learns from others, since that suits most owners"
     shares = ", ".join(f"{weights[kind]:.0%} {WORDS[kind]}" for kind in used)
     found = [f"{names[i]} {verdict}: {shares}."]
     scores = {kind: values[i] for kind, values in row["held_out"].items()}
@@ -51,6 +53,15 @@ def _words(row: Mapping[str, Any], i: int, graph: Tensor | None, names: Sequence
     if own <= 0.5 and graph is not None and (peers := _peers(graph, i, names)):
         found.append(f"It learns most from {peers}.")
     return " ".join(found)
+
+
+def _is_against(held_out: Mapping[str, Sequence[float | None]], used: list[str], i: int) -> bool:
+    """Whether on a client's own samples learning alone is better than each kind that it uses."""
+    alone = held_out["alone"][i] if "alone" in held_out else None
+    others = [
+        score for kind in used if kind != "alone" and (score := held_out[kind][i]) is not None
+    ]
+    return alone is not None and bool(others) and max(others) < alone
 
 
 def _gains(scores: Mapping[str, float | None]) -> str:

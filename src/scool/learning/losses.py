@@ -87,7 +87,10 @@ def loss_name(loss: str | Loss) -> str:
     if isinstance(loss, str):
         return loss if loss == "auto" or loss in _NAMED else unknown("loss", loss, _NAMED)
     name = getattr(loss, "__name__", "")
-    remedy = "give a name, or a function (outputs, targets) -> one number per sample with a name"
+    remedy = (
+        "give a name, or a function (outputs, targets) -> one number per sample that def gives a "
+        "name, by which records call it: no lambda, no object"
+    )
     require(callable(loss) and name.isidentifier(), "loss", loss, remedy)
     remedy = "scool has a loss of that name; choose another"
     is_free = name != "auto" and name not in _BUILT_IN

@@ -37,6 +37,11 @@ def check_stackable(module: nn.Module) -> None:
                 f"layer {name!r} is a {type(layer).__name__} with running statistics, which only "
                 "batch normalisation may have. Leave out track_running_stats=True"
             )
+    if any(nn.parameter.is_lazy(t) for t in (*module.parameters(), *module.buffers())):
+        raise ModelError(
+            "the model has lazy layers, whose sizes are not known yet: give the sizes, or call the "
+            "model once on a sample before you give it"
+        )
     if not any(p.requires_grad for p in module.parameters()):
         raise ModelError("the model has no trainable parameters: there is nothing to learn")
 
@@ -218,67 +223,6 @@ def _draws(layer: nn.Module) -> bool:
     if isinstance(layer, nn.modules.dropout._DropoutNd):
         return layer.p > 0
     return isinstance(layer, nn.RReLU)
-
-
-def _about_tokens(module: nn.Module, x: Tensor) -> str:
-    """Why a model cannot take whole numbers, or needs them; empty where it is something else."""
-    first = next((m for m in module.modules() if not any(True for _ in m.children())), None)
-    if not isinstance(first, nn.Embedding):
-        if x.dtype != torch.int64:
-            return ""
-        return "these are tokens; begin the model with an embedding, or leave tokens=True out"
-    if x.is_floating_point():
-        return (
-            "it begins with an embedding, which takes whole numbers; make the federation with "
-            "tokens=True"
-        )
-    largest, rows = int(x.max()), first.num_embeddings
-    if 0 <= int(x.min()) and largest < rows:
-        return ""
-    return f"there is a token {largest}, and the embedding knows 0 to {rows - 1}; make it larger"
-
-
-def check_outputs(model: Functional, params: Params, x: Tensor, columns: range) -> None:
-    """Try one client's model on a few inputs (b, ...).
-
-    Args:
-        columns: how many outputs a sample may have.
-
-    Raises:
-        ModelError: the model does not take such inputs, gives outputs of another shape than
-            (b, outputs), or changes parameters or buffers by itself.
-    """
-    buffers = dict(model.module.named_buffers())
-    before = {name: t._version for name, t in (buffers | params).items()}
-    given = f"{len(x)} inputs of shape {tuple(x.shape[1:])} and type {x.dtype}"
-    try:
-        with torch.no_grad():
-            outputs = model.alone(params, x)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:
-        words = _about_tokens(model.module, x) or f"{error}; give a model for such inputs"
-        raise ModelError(f"the model fails on {given}: {words}") from error
-    found = tuple(outputs.shape) if isinstance(outputs, Tensor) else ()
-    if len(found) != 2 or found[0] != len(x) or found[1] not in columns:
-        wanted = f"{columns.start}{'' if len(columns) == 1 else ' or more'}"
-        raise ModelError(
-            f"the model gives outputs of shape {found or type(outputs).__name__} for {given}; "
-            f"expected is ({len(x)}, {wanted}): one row per sample, one column per class or target"
-        )
-    if not outputs.is_floating_point():
-        raise ModelError(
-            f"the model gives outputs of type {outputs.dtype} for {given}: give real numbers, one "
-            "column per class or target"
-        )
-    after = dict(model.module.named_buffers())
-    changed = [name for name, t in after.items() if t is not buffers.get(name)]
-    changed += [name for name, t in (buffers | params).items() if t._version != before[name]]
-    if changed:
-        raise ModelError(
-            f"forward changes {changed[0]!r} of the model: clients would share what is kept "
-            "there, or lose it. Let forward compute outputs from parameters and samples alone"
-        )
 
 
 def unstack(tree: Tree, client: int) -> Params:

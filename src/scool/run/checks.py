@@ -177,9 +177,26 @@ def _sums_and_least(graph: Matrix) -> tuple[Tensor, Tensor]:
     return graph.sum(dim=1, dtype=torch.float64).cpu(), graph.amin(dim=1).cpu()
 
 
-def remarks(method: Method[Any], rounds: int) -> list[str]:
-    """What was asked for and has no effect, in the words of the method and of its optimiser."""
-    return [words for words in (method.sgd.remark, method.remark(rounds)) if words]
+FEW = 100
+"""Training samples per client below which the paper's settings learn slowly."""
+
+
+def remarks(method: Method[Any], rounds: int, federation: Federation) -> list[str]:
+    """What was asked for and has no effect, in the words of the method and of its optimiser; and
+    defaults that do not suit the data."""
+    found = (method.sgd.remark, method.remark(rounds), _on_small_data(method, federation))
+    return [words for words in found if words]
+
+
+def _on_small_data(method: Method[Any], federation: Federation) -> str:
+    samples = int(federation.train.sizes.median())
+    if samples >= FEW or method.sgd != LocalSGD():
+        return ""
+    return (
+        f"clients have {samples} training samples (median), and LocalSGD(), the default, has the "
+        "paper's settings for images, which learn slowly from so few: try "
+        "sgd=scool.LocalSGD(lr=0.1, batch_size=8), see Small data in docs/index.md"
+    )
 
 
 def check_anybody(engine: Engine) -> None:

@@ -171,7 +171,7 @@ def prepare(
     federation = prepare_data(federation, method, settings.seed)
     names = federation.client_names
     attendance = settings.attendance(federation.num_clients, names, method)
-    said = remarks(method, settings.rounds) + attendance.remarks(settings.rounds)
+    said = remarks(method, settings.rounds, federation) + attendance.remarks(settings.rounds, names)
     for remark in said if ranks.is_first else []:
         warnings.warn(remark, stacklevel=3)
     metrics = chosen_metrics(settings.metrics, federation.task)
@@ -187,7 +187,9 @@ def prepare(
     check_verbs(method, engine)
     predictor = method.predictor(module, federation.task)
     remedy = f"{type(method.plain).__name__} answers with several models per client; give 0"
-    require(predictor is module or not settings.fine_tune, "fine_tune", settings.fine_tune, remedy)
+    for option in ("fine_tune", "patience"):
+        value = getattr(settings, option)
+        require(predictor is module or not value, option, value, remedy)
     fixed = {} if order.out is None else fixed_tensors(predictor, parameters_of(predictor))
     identity = identity_of(method, federation, settings.seed, theta0, fixed)
     if settings.objective != Objective():

@@ -33,8 +33,8 @@ def judged_by_validation(federation: Federation) -> Federation:
         size = int(federation.train.sizes[empty[0]])
         raise DataError(
             f"client {federation.client_name(empty[0])} has {size} training samples and none for "
-            f"validation ({len(empty)} such clients): raise --val-fraction, or give each client "
-            "more samples"
+            f"validation ({len(empty)} such clients): raise --val-fraction, or leave clients with "
+            "a single sample out (min_rows of a table)"
         )
     return replace(federation, name=f"{federation.name} (validation)", test=federation.val)
 

@@ -30,7 +30,7 @@ from scool.errors import ConfigError, unknown
 from scool.learning.local_sgd import Rule
 from scool.learning.losses import Loss
 from scool.models import Functional, unstack
-from scool.models.stack import check_outputs
+from scool.models.trial import check_outputs, check_rows, warn_probabilities
 from scool.types import Tree
 
 Precision = Literal["float32", "bf16"]
@@ -175,7 +175,11 @@ class Formulation:
         with _unseen(step.device):
             x, y, weight, stream = batch_at(samples, phase.of(0), step)
             batch = Batch(x[:, :2], y[:, :2], weight[:, :2], stream)
-            check_outputs(self.model, unstack(theta, 0), batch.x[0], columns)
+            first = unstack(theta, 0)
+            check_outputs(self.model, first, batch.x[0], columns)
+            check_rows(self.model, first, batch.x[0])
+            if not y.is_floating_point():
+                warn_probabilities(self.model, first, batch.x[0])
             if not is_sure and not self.model.draws_by_itself:
                 try:
                     self._gradient({name: t[:1] for name, t in theta.items()}, batch)
