@@ -1,32 +1,39 @@
 """One table of all that was measured, made of the data of each study; do the pages agree with it?
 
-The data of a study are one file: `runs.csv` of packed runs, or the `NAME.csv` of a contest (`scool
-reproduce natural`). `write` makes `docs/all-results.md` of them, a row per method, data set and
-length. `check` says where that page, or a number on one of `PAGES`, does not follow from the data.
+The data of a study are one file: `runs.csv` of packed runs, `results.jsonl` of `scool compare
+--json`, or the `NAME.csv` of a contest (`scool reproduce natural`). `write` makes
+`docs/all-results.md` of them, a row per method, data set and length. `check` says where that page,
+or a number on one of `PAGES`, does not follow from the data.
 
-Checked are numbers with a decimal point in table rows, list items and paragraphs that name a
-method: rounded as it stands there, each must be a number of that method, ours or the paper's.
-Options in code (`--lr 0.1`) are none. A comment exempts numbers and says why:
-`<!-- not in the table: 4.4 2.7, differences by seed -->`.
+What counts as a number of a page is said in `page_numbers.py`.
 """
 
 import argparse
 import csv
+import json
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-PAGE, PAGES = "docs/all-results.md", ("docs/results.md", "docs/natural.md")
+sys.path.append(str(HERE))  # where this file is run by others
+from page_numbers import OPTION, Row, paper_values, titles_of_methods, wrong_numbers  # noqa: E402
+
+PAGE = "docs/all-results.md"
+ABOUT_RESULTS = (
+    *("docs/results.md", "docs/reproduction.md", "docs/reproduction/*.md"),
+    *("docs/ablations.md", "docs/ablations/*.md"),
+)
+WITH_OPTIONS = ("README.md", "docs/demo.md", "docs/methods.md", "docs/methods/*.md")
+PAGES = (*ABOUT_RESULTS, *WITH_OPTIONS, "docs/natural.md")
 CONTESTS = ("natural", "field")
 NOTHING = "–"
 
-Row = dict[str, Any]
-_MEANS = {
+MEANS = {
     "mean": "accuracy_mean",
     "std_clients": "accuracy_std",
     "unmasked": "unmasked_accuracy_mean",
@@ -64,6 +71,8 @@ def all_rows(root: Path = HERE) -> list[Row]:
             rows += _of_runs(study, path)
         elif path.stem == study and study in CONTESTS:
             rows += _of_contest(study, path)
+    for path in sorted(root.glob("*/results.jsonl")):
+        rows += _of_comparison(path.parent.name, path)
     return sorted(rows, key=lambda row: (row["data"], -(row["mean"] or 0) * row["sign"]))
 
 
@@ -77,7 +86,7 @@ def _of_runs(study: str, path: Path) -> Iterator[Row]:
     for (data, clients, name, method, rounds, device, _), runs in groups.items():
         means = {
             ours: fmean(known) if (known := [float(r[theirs]) for r in runs if r[theirs]]) else None
-            for ours, theirs in _MEANS.items()
+            for ours, theirs in MEANS.items()
         }
         scores = [float(run["accuracy_mean"]) for run in runs]
         yield {
@@ -110,6 +119,48 @@ def _of_contest(study: str, path: Path) -> Iterator[Row]:
                 "seeds": len(run["seeds"].split()),
                 "device": "tuned",
             }
+
+
+def _of_comparison(study: str, path: Path) -> Iterator[Row]:
+    """Lines of other programs, which do not say their seeds, are passed over."""
+    for run in map(json.loads, path.read_text().splitlines()):
+        if run.get("seeds") and run.get("accuracy_mean") is not None:
+            what = run.get("row", run["method"])
+            yield {
+                "study": study,
+                "data": f"{run['dataset']}, {run['clients']} clients",
+                "row": what if what == run["method"] else f"{what} ({run['method']})",
+                "names": {what, run["method"]},
+                "metric": "accuracy",
+                "sign": 1,
+                "seeds": len(run["seeds"]),
+                "mean": run["accuracy_mean"],
+                "std_seeds": run.get("std_over_seeds"),
+                "std_clients": run["accuracy_std"],
+                "epochs": float(run["epochs"]),
+                "bytes": float(run["bytes_sent"]),
+                "seconds": run["seconds"],
+                "device": f"cpu, {run['rounds']} rounds",
+            }
+
+
+def _pooled(rows: Sequence[Row]) -> list[Row]:
+    """Rows of one name on the same data that are spread over studies, together."""
+    groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row["data"], row["row"]].append(row)
+    return [
+        {
+            "names": several[0]["names"],
+            **{
+                name: sum(r[name] * r["seeds"] for r in known) / sum(r["seeds"] for r in known)
+                for name in MEANS
+                if (known := [r for r in several if r.get(name) is not None])
+            },
+        }
+        for several in groups.values()
+        if len(several) > 1
+    ]
 
 
 def _read(path: Path) -> list[dict[str, str]]:
@@ -172,102 +223,20 @@ def _cell(name: str, value: Any) -> str:
 # ---------------------------------------------------------------------- the check
 
 
-_DECIMAL = re.compile(r"(?<![\w.#/-])[+\u2212-]?\d[\d,]*\.\d+(?![\w.]*\w)")
-_EXEMPT = re.compile(r"<!-- not in the table: (.*?) -->", re.DOTALL)
-_OPTIONS = re.compile(r"`[^`]*--[^`]*`")
-
-
-def wrong_numbers(
-    text: str, rows: Sequence[Row], paper: Mapping[str, Sequence[float]]
-) -> list[str]:
-    """Numbers of a page that no row of the methods named beside them has."""
-    known: dict[str, list[float]] = defaultdict(list)
-    for row in [*rows, *_pooled(rows)]:
-        for name in row["names"]:
-            known[name.lower()] += _values(row)
-    for name, values in paper.items():
-        known[name] += values
-    names = "|".join(re.escape(name) for name in sorted(known, key=len, reverse=True))
-    is_named = re.compile(rf"(?<![\w-])({names})(?![\w-])", re.IGNORECASE)
-    found: list[str] = []
-    for part in _parts(text):
-        own = [v for name in {n.lower() for n in is_named.findall(part)} for v in known[name]]
-        exempt = {n for words in _EXEMPT.findall(part) for n in _DECIMAL.findall(words)}
-        numbers = _DECIMAL.findall(_OPTIONS.sub("", _EXEMPT.sub("", part))) if own else ()
-        found += [
-            f"{number} in: {' '.join(part.split())[:90]}"
-            for number in numbers
-            if number not in exempt and not _is_among(number, own)
-        ]
-    return found
-
-
-def _is_among(number: str, values: Sequence[float]) -> bool:
-    """Whether one of the values is this number, rounded as it is, whatever its sign."""
-    value = abs(float(number.strip("+-\u2212").replace(",", "")))
-    near = 0.5 * 10.0 ** -len(number.partition(".")[2]) + 1e-9
-    return any(abs(abs(one) - value) <= near for one in values)
-
-
-def _pooled(rows: Sequence[Row]) -> list[Row]:
-    """Rows of one name on the same data that are spread over studies, together."""
-    groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
-    for row in rows:
-        groups[row["data"], row["row"]].append(row)
-    return [
-        {
-            "names": several[0]["names"],
-            **{
-                name: sum(r[name] * r["seeds"] for r in known) / sum(r["seeds"] for r in known)
-                for name in _MEANS
-                if (known := [r for r in several if r.get(name) is not None])
-            },
-        }
-        for several in groups.values()
-        if len(several) > 1
-    ]
-
-
-def _parts(text: str) -> Iterator[str]:
-    """Table rows, list items and paragraphs, without blocks of code."""
-    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-    for block in re.split(r"\n\s*\n", text):
-        starts = re.split(r"\n(?=[|]|- )", block)
-        yield from starts
-
-
-def _values(row: Row) -> Iterator[float]:
-    for name, value in row.items():
-        if isinstance(value, float):
-            yield value
-            if name in ("worse", "clearly_worse", "clearly_better"):
-                yield 100 * value
-
-
-def paper_values() -> dict[str, list[float]]:
-    """What the paper and its authors state, by row and by method."""
-    from scool.reproduction.paper import DATASETS, SETTINGS, reported
-    from scool.reproduction.rows import TABLE1
-
-    found: dict[str, list[float]] = defaultdict(list)
-    for row in TABLE1:
-        said = [reported(row.name, data, setting) for data in DATASETS for setting in SETTINGS]
-        values = [v for one in said if one for v in (one.mean, one.std_clients) if v is not None]
-        for name in {row.name, row.method, row.title.lower()}:
-            found[name] += values
-    return found
-
-
 def check(root: Path, rows: Sequence[Row]) -> list[str]:
     """What on the pages does not follow from the data."""
     place = root / PAGE
     is_true = place.is_file() and place.read_text() == page(rows)
     words = [] if is_true else [f"{PAGE} is old: python benchmarks/results.py write"]
-    paper = paper_values()
-    for name in PAGES:
-        if (root / name).is_file():
-            found = wrong_numbers((root / name).read_text(), rows, paper)
-            words += [f"{name}: {one}" for one in found]
+    known, paper, titles = [*rows, *_pooled(rows)], paper_values(), titles_of_methods()
+    for path in sorted({path for name in PAGES for path in root.glob(name)}):
+        place = path.relative_to(root)
+        is_about, has_options = (
+            any(place.match(name) for name in names) for names in (ABOUT_RESULTS, WITH_OPTIONS)
+        )
+        least = OPTION if has_options else 0
+        found = wrong_numbers(path.read_text(), known, paper, titles, is_about, least)
+        words += [f"{place.as_posix()}: {one}" for one in found]
     return words
 
 

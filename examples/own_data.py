@@ -1,4 +1,4 @@
-"""Data of one's own: a list with one entry a client, numpy or torch, of any sizes."""
+"""Your own data: a list with one entry per client, numpy or torch, of any sizes."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""A method of one's own beside those of the library: same clients, first models and batches."""
+"""Your own method beside those of the library: same clients, first models and batches."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple, final

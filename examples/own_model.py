@@ -1,4 +1,4 @@
-"""A model of one's own: any nn.Module whose output depends on its parameters and the sample."""
+"""Your own model: any nn.Module whose output depends on its parameters and the sample."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A prior of one's own: the client picks one source, all equally likely beforehand."""
+"""Your own prior: the client picks one source, all equally likely beforehand."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch import Tensor
 import scool
 from scool.contracts import Evidence, SelfMode
 from scool.priors import GraphPrior
-from scool.priors.safe_math import categorical_entropy, masked_log_softmax
+from scool.priors.base import categorical_entropy, masked_log_softmax
 from scool.types import Params
 
 

@@ -1,10 +1,13 @@
 """Run folders for tests, written as runs write them."""
 
 import json
-from collections.abc import Mapping, Sequence
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -110,3 +113,20 @@ def write_clients(path: Path, federation: Federation) -> None:
     """A folder with nothing but the record of its clients."""
     writer = RunWriter(path, {"run": None})
     writer.write(NAME, "clients", *clients_file(federation))
+
+
+@contextmanager
+def tiny_file_system(place: Path, size: str) -> Iterator[Path]:
+    """A file system of so few bytes; the test is skipped where the machine allows none."""
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
+    try:
+        done = subprocess.run(mount, capture_output=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("no mount command")
+    if done.returncode:
+        pytest.skip(f"mount is not permitted: {done.stderr.decode().strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)

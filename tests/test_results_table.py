@@ -1,5 +1,6 @@
 """`benchmarks/results.py`: one table of all records, and pages whose numbers are in it."""
 
+import json
 import runpy
 import shutil
 import subprocess
@@ -39,8 +40,39 @@ def test_rows_are_means_over_seeds_and_a_wrong_number_is_found(tmp_path: Path) -
         "| ditto | 90.50 | 89.9 |\n| FedRep | 10.2 | 90.5 |\n\nNobody has 77.7, `--lr 0.5`\n\n"
         "- Ditto has 90.5 and 66.1 with `--lr 0.3` <!-- not in the table: 66.1, why -->\n"
     )
-    found = RESULTS["wrong_numbers"](text, rows, {"fedrep": [10.24]})
+    wrong = RESULTS["wrong_numbers"]
+    found = wrong(text, rows, {"fedrep": [10.24]})
     assert [words.split(" ")[0] for words in found] == ["89.9", "90.5"]
+    found = wrong(text, rows, {"fedrep": [10.24]}, is_about_results=True)
+    assert [words.split(" ")[0] for words in found] == ["89.9", "90.5", "77.7"]
+    text = "My Ditto has 66.1 with 0.3\n\n<!-- begin a from b -->\nditto 1.23\n<!-- end a -->"
+    found = wrong(text, rows, {}, {"My Ditto": "ditto"}, least=10)
+    assert [words.split(" ")[0] for words in found] == ["66.1"]
+
+
+def test_what_a_comparison_printed_is_in_the_table(tmp_path: Path) -> None:
+    (tmp_path / "demo").mkdir()
+    line = {"method": "ditto", "dataset": "digits", "clients": 40, "rounds": 9, "seeds": [0, 1]}
+    line |= {"accuracy_mean": 91.26, "accuracy_std": 2.5, "epochs": 5, "bytes_sent": 1500}
+    lines = [line | {"seconds": 3.5}, {"method": "other", "accuracy_mean": 1.0}]
+    path = tmp_path / "demo" / "results.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    assert "| ditto | accuracy | 2 | 91.26 |" in RESULTS["page"](RESULTS["all_rows"](tmp_path))
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/demo.md", "docs/reproduction/beyond.md"])
+def test_a_changed_number_of_a_page_is_found(page: str, tmp_path: Path) -> None:
+    for name in (page, "docs/all-results.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    assert RESULTS["check"](tmp_path, ROWS) == []
+    place, old = (
+        tmp_path / page,
+        {"README.md": "92.8 %", "docs/demo.md": "94.01 "}.get(page, "94.06"),
+    )
+    assert old in place.read_text()
+    place.write_text(place.read_text().replace(old, f"17{old[2:]}"))
+    assert any(f"{page}: 17" in words for words in RESULTS["check"](tmp_path, ROWS))
 
 
 def test_tables_sort_by_number_and_unit_with_what_is_missing_last(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from scool.data.federation import Federation
 from scool.data.partition import noniid
 from scool.engine.local import LocalEngine
 from scool.engine.machine import tensor_cores
-from scool.engine.steps.local_steps import GradientStepper, stepwise, vmap_gradient
-from scool.engine.steps.phases import Phase
+from scool.engine.steps.local_steps import GradientStepper, vmap_gradient
+from scool.engine.steps.phases import Phase, stepwise
 from scool.learning.local_sgd import LocalSGD, Rule, plan_batches
 from scool.models import cnn2, cnn4, initial_params
 from scool.types import Tree

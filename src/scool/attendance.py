@@ -1,4 +1,4 @@
-"""What a person may say of owners that come and go, as the `Attendance` of a run."""
+"""Options for owners that come and go, turned into the `Attendance` of a run."""
 
 import csv
 import hashlib
@@ -20,7 +20,7 @@ columns client, from, to: rounds from `from` to `to`, both included, in which a 
 
 
 def _find(word: str, names: Sequence[str] | None, count: int) -> int:
-    """The number of a client, by name, or by number where nobody is called so."""
+    """The number of a client, by name, or by number if that is no client's name."""
     is_number = word.isdecimal() and word not in (names or ())
     return find_client(int(word) if is_number else word, count, names)
 
@@ -65,7 +65,7 @@ def by_client(
 
 
 class Asked(NamedTuple):
-    """What a person asks for; see `RunSettings` for what each means."""
+    """The options as given; `RunSettings` says what each means."""
 
     participation: float
     availability: Availability | None
@@ -77,7 +77,7 @@ class Asked(NamedTuple):
     def attendance(
         self, seed: int, rounds: int, count: int, names: Sequence[str] | None, lr: float
     ) -> Attendance:
-        """For a run of so many rounds of so many clients, and a method with that learning rate.
+        """For a run with this many rounds and clients, of a method with this learning rate.
 
         Raises:
             ConfigError: a client is not known, a value is not possible, or a round has nobody.
@@ -118,7 +118,7 @@ def _factors(rates: Mapping[int, float], lr: float, count: int) -> Tensor | None
 
 
 def _digest(availability: Availability) -> str:
-    """Of what a table or a file says; a function is known by its name only."""
+    """A digest of a table or a file; the name of a function."""
     if isinstance(availability, str | Path):
         try:
             content = Path(availability).read_bytes()
@@ -139,7 +139,7 @@ def _presence(
     count: int,
     rounds: int,
 ) -> Tensor | None:
-    """(rounds, K) bool: who is there in which round; None where everybody always is."""
+    """(rounds, K) bool: which clients are there in which round; None if all always are."""
     if availability is None and not joins:
         return None
     table = torch.ones(rounds, count, dtype=torch.bool)
@@ -176,7 +176,7 @@ def _table(
 
 
 def _read_csv(path: Path, names: Sequence[str] | None, count: int, rounds: int) -> Tensor:
-    """Rounds in which each client that the file names is there; who is not named always is."""
+    """The rounds in which each client that the file names is there; the others always are."""
     try:
         with path.open(newline="") as file:
             lines = list(csv.DictReader(file))

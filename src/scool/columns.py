@@ -1,4 +1,5 @@
-"""The numbers that are told of a run. A metric is one entry here: whoever shows runs shows it."""
+"""The numbers that are shown of a run. A metric is one entry here: every table, page and summary
+has it."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -19,10 +20,10 @@ class Column(NamedTuple):
     of: str = "last round"
     """`last round`, a sum over `all rounds`, or the whole `run`."""
     row: str = ""
-    """Its field in the records of a round, where that is not its name."""
+    """Its field in the records of a round, if that differs from its name."""
     tables: tuple[str, ...] = EVERYWHERE
     axis: str = ""
-    """How figures of the graph error name it; empty: they do not show it."""
+    """Its name in figures of the graph error; empty: they do not show it."""
     most: float | None = None
     """Where the axis of such a figure ends."""
 

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from scool.engine.ledger import Ledger
 
 Split = Literal["train", "val", "test"]
-Route = Literal["peers", "server", "held"]  # held: it has been sent before, nothing travels
+Route = Literal["peers", "server", "held"]  # held: the model was sent before; no traffic
 SelfMode = Literal["gated", "always", "exclude"]
 Mixes = Literal["updates", "models"]
 Meets = Literal["nobody", "peers", "server"]
 
 
 class Evidence(NamedTuple):
-    """What the clients report to the graph after local learning. All of it is known everywhere but
-    `updates`, which each process has of the clients that it holds."""
+    """What the clients report to the graph after local learning. All of it is equal on every
+    process, except `updates`: each process has those of the clients that it holds."""
 
     log_lik: Matrix  # log P(D_j | theta_i) as it enters the posterior (minus the mean loss)
     seen: Matrix  # bool: the pairs measured this round; all others enter no sum
@@ -79,7 +79,7 @@ class Prior(Protocol[S]):
 
     @property
     def reports(self) -> bool:
-        """Whether it asks `report` of the clients before, and `gradient` after, each E-step."""
+        """Whether clients call `report` before, and `gradient` after, each E-step."""
         ...
 
     def init(self, num_clients: int, theta0: Params, seed: int) -> S: ...
@@ -89,12 +89,12 @@ class Prior(Protocol[S]):
         ...
 
     def report(self, state: S, updates: Mapping[str, Tensor]) -> Tensor:
-        """(n, ...) what the clients held here tell everybody of their updates, e.g. embeddings;
-        `evidence.reports` (K, ...) is what all of them told."""
+        """(n, ...) what the clients held here report of their updates to all, e.g. embeddings;
+        `evidence.reports` (K, ...) has the reports of all clients."""
         ...
 
     def gradient(self, state: S, evidence: Evidence) -> Params:
-        """What the clients held here add to the gradient of parameters that all share;
+        """The part of the clients held here in the gradient of shared parameters;
         `evidence.gradient` of the M-step is the sum."""
         ...
 
@@ -123,7 +123,7 @@ class Trained(NamedTuple):
     """What local learning gives back."""
 
     theta: Tree  # theta^(t+1/2), a row for each client held here, or for each pair
-    loss: Tensor  # (K,), or of each pair: mean over the local steps; NaN for who is in quarantine
+    loss: Tensor  # (K,), or one per pair: mean over the local steps; NaN for clients in quarantine
 
 
 class Updates(NamedTuple):
@@ -228,28 +228,28 @@ class Engine(Protocol):
         ...
 
     def begin_round(self, round: int) -> None:
-        """Called once, before the step of a round. Who is absent does not change until the next; a
+        """Called once, before the step of a round. Absences do not change until the next round; a
         peer decides here whom it counts on."""
         ...
 
     def begin_with(self, models: Tree | None) -> None:
-        """From now on `replicate` gives every client its own of these (K, ...) on the CPU; None:
-        all the same again."""
+        """From now on `replicate` gives every client its row of these (K, ...) on the CPU; None:
+        all get the same again."""
         ...
 
     def replicate(self, theta0: Params) -> Tree:
-        """The first model of every client held here: theta0, where it has none of its own."""
+        """The first model of every client held here: theta0, unless the client has its own."""
         ...
 
     def empty(self) -> "Engine":
-        """The same engine with no client held here. What a method begins with there has no rows
-        where it has one per client, which tells such tensors from those that all hold alike."""
+        """The same engine with no client held here. Tensors of a method's first state that have no
+        rows there are those with one row per client; all others are common."""
         ...
 
     def view(self, name: str, module: nn.Module | None = None, *, whole: bool = False) -> "Engine":
-        """The same clients and the same ledger with a health of its own, kept under a name: with
+        """The same clients and the same ledger with a separate health, kept under a name: with
         another network, or (`whole`) with their validation samples among the training samples. For
-        a method that trains several models per client, whose failures are not one another's."""
+        a method that trains several models per client, which fail independently."""
         ...
 
     def train(
@@ -277,25 +277,25 @@ class Engine(Protocol):
         ...
 
     def products(self, updates: Updates) -> Products:
-        """The inner products of what visits did to the models. Nothing travels."""
+        """The inner products of the updates that `train_at` made. No traffic."""
         ...
 
     def weighted_sums(self, updates: Updates, weights: Tensor) -> Tree:
-        """(c, ...) the sums of updates by weights (T, c, m), which do not travel either. An update
-        of weight 0 does not count, whatever it is."""
+        """(c, ...) the sums of updates by weights (T, c, m), without traffic. An update of weight 0
+        is left out, finite or not."""
         ...
 
     def mix(self, w: Matrix, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:
         """out_i = sum_j w_ij x_j over the nonzero w_ij; the share of a client that is not active
         goes to the rest of the row, and x_i stays where client i is not active. With a server an
-        absent client gets its sum, too: it fetches it when it is back. w is finite, which is
-        checked; signs and sums of rows are the method's own business. `overwrite`: the result may
+        absent client gets its sum, too, and fetches it when it is back. w is finite, which is
+        checked; signs and sums of rows are up to the method. `overwrite`: the result may
         take the place of the tree in memory."""
         ...
 
     def fetch(self, tree: Tree, pairs: Matrix) -> None:
-        """x_j travels to client i for the pairs (i, j), to be looked at. The verbs for
-        what has met (`inner`, `squared_distances`, `mix` of what is held) may then use it."""
+        """x_j travels to client i for the pairs (i, j). The verbs for models that have met
+        (`inner`, `squared_distances`, `mix` of what is held) may then use it."""
         ...
 
     def cross_loss(self, theta: Tree, pairs: MatrixT, draw: CrossDraw, round: int) -> MatrixT:
@@ -306,7 +306,7 @@ class Engine(Protocol):
         self, theta: Tree, pairs: MatrixT, draw: CrossDraw, round: int, split: Split = "train"
     ) -> MatrixT:
         """The mean loss of theta_j on a draw of D_i for the pairs (i, j) asked for, NaN
-        elsewhere: client i fetches the models of its peers and keeps the numbers for itself."""
+        elsewhere: client i fetches the models of its peers and keeps the losses to itself."""
         ...
 
     def cross_gradient(self, theta: Tree, w: Matrix, sgd: LocalSGD, round: int) -> Tree:
@@ -354,12 +354,12 @@ class Engine(Protocol):
     def settle(self, graph: Matrix, tree: Tree) -> Tree:
         """Called between rounds: the engine may put clients that learn from each other on the same
         process. The rows of the tree that belong to the clients held here from now on; the tree
-        itself where nobody moved. No influence on results but rounding."""
+        itself if none moved. Influences results by rounding only."""
         ...
 
     def layout(self) -> Mapping[str, Tensor]:
-        """Which process holds whom, for a checkpoint that each process writes its rows of; empty
-        for an engine that writes all it holds into one file."""
+        """Which process holds which client, for checkpoints in parts, one per process; empty for an
+        engine that writes a single file."""
         ...
 
     def restore(self, layout: Mapping[str, Tensor]) -> None:
@@ -390,12 +390,12 @@ class Method(Generic[S]):
     sgd: LocalSGD = LocalSGD()
     """The local steps; a field of every method that has options for them."""
     validation: float = 0.0
-    """The share of the training samples that it sets aside to judge by, where a federation has no
-    validation data."""
+    """The share of the training samples that it sets aside as validation samples, where a
+    federation has none."""
     averages: bool = True
     """The weights it mixes with (`graph` in Info) are 0 or more, and every row sums to one."""
     trains_theta: bool = True
-    """The next round goes on from the models in `theta`, not from others beside them."""
+    """The next round starts from the models in `theta`, not from others kept beside them."""
     learns_graph: bool = False
     """The weights depend on what the clients learned, not only on options and the seed."""
     averages_updates: str = ""
@@ -403,7 +403,7 @@ class Method(Generic[S]):
     meets: Meets = "peers"
     """Whom a client exchanges models with."""
     verbs: frozenset[str] = frozenset()
-    """The verbs of the engine that `step` uses; none: it does not say."""
+    """The verbs of the engine that `step` uses; empty: undeclared."""
 
     def init(self, engine: Engine, theta0: Params) -> S:
         """The state before the first round."""
@@ -415,8 +415,8 @@ class Method(Generic[S]):
         raise NotImplementedError
 
     def admit(self, state: S, clients: Tensor) -> S:
-        """The state when these clients (n,) come back, or come new to places that were empty:
-        others may learn from them from now on."""
+        """The state when these clients (n,) come back or join: others may learn from them from now
+        on."""
         del clients
         return state
 
@@ -427,17 +427,18 @@ class Method(Generic[S]):
         return module
 
     def complete(self) -> Self:
-        """The same with what the files hold that its options name, so that records hold it too."""
+        """The same with the contents of the files that its options name, so that records have them
+        too."""
         return self
 
     def remark(self, rounds: int) -> str:
-        """What was asked for and has no effect in so few rounds; empty where all has."""
+        """What was asked for and has no effect within this many rounds; empty if all has one."""
         return ""
 
     @property
     def around(self) -> Mapping[str, float]:
-        """What the wrappers around it do, by the names that records have for it; nothing without
-        any."""
+        """The options of the wrappers around it, by the names that records have; empty without
+        wrappers."""
         return {}
 
     @property
@@ -447,7 +448,7 @@ class Method(Generic[S]):
 
 
 class OwnMethod(Protocol):
-    """The least that a method of your own has, without inheriting from `Method`."""
+    """The least that your own method needs, without inheriting from `Method`."""
 
     def init(self, engine: Engine, theta0: Params) -> Any: ...
     def step(self, engine: Engine, state: Any, round: int) -> tuple[Any, Info]: ...

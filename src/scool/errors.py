@@ -31,7 +31,7 @@ class RunError(ScoolError):
 
 
 class Note(UserWarning):
-    """What was done that a person may want to know; the command line prints it as a note."""
+    """Something was done that the user may want to know; the command line prints it as a note."""
 
 
 class RankLost(RunError):
@@ -43,7 +43,7 @@ class QuarantineError(ScoolError):
 
 
 MANY = 50
-"""Names that a message lists in full; of more it lists the nearest."""
+"""Names that a message lists in full; if there are more, only the nearest."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -62,7 +62,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> NoReturn:
-    """Refuse a name that nobody knows, naming the nearest one."""
+    """Refuse an unknown name, and name the nearest known one."""
     raise ConfigError(f"unknown {what} {name!r}: {nearest(name, known)}")
 
 

@@ -1,6 +1,6 @@
-"""Who takes part in a run: healthy clients, those in quarantine and why, those that are absent; and
-who is asked to in which round, a function of (seed, round, client), so that every process and a
-resumed run agree."""
+"""Who takes part in a run: which clients are healthy, in quarantine (and why) or absent, and which
+take part in a round: a function of (seed, round, client), so that every process and a resumed run
+agree."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class Reason(NamedTuple):
 
     @staticmethod
     def read(words: str) -> "Reason":
-        """The reason that a record tells.
+        """The reason that a record gives.
 
         >>> Reason.read("loss or model in round 0, step 3").code
         'training'
@@ -46,7 +46,7 @@ def broke_in(round: int, step: int) -> Reason:
 
 @final
 class Health:
-    """The health of K clients. A quarantine is for good; an absence ends.
+    """The health of K clients. A quarantine is permanent; an absence ends.
 
     >>> health = Health(3)
     >>> health.quarantine({1: BROKEN_DATA})
@@ -62,7 +62,7 @@ class Health:
 
     @classmethod
     def read(cls, num_clients: int, words: Mapping[str, str]) -> "Health":
-        """What the row of a round tells (`quarantined`)."""
+        """The health that the row of a round records (`quarantined`)."""
         return cls(num_clients, {int(client): Reason.read(why) for client, why in words.items()})
 
     @property
@@ -72,7 +72,7 @@ class Health:
 
     @property
     def healthy(self) -> Tensor:
-        """(K,) bool: not in quarantine, be they absent or not."""
+        """(K,) bool: not in quarantine, absent or not."""
         mask = torch.ones_like(self.absent)
         mask[list(self.reasons)] = False
         return mask
@@ -88,7 +88,7 @@ class Health:
         return "absent" if bool(self.absent[client]) else "healthy"
 
     def quarantine(self, reasons: Mapping[int, Reason], strict: bool = False) -> None:
-        """Leave these clients out from now on; who is out already keeps its first reason.
+        """Leave these clients out from now on; one that is out already keeps its first reason.
 
         Raises:
             QuarantineError: there is a new one, and the run is strict.
@@ -104,7 +104,7 @@ class Health:
 
 
 def not_finite(client: int, reason: str) -> QuarantineError:
-    """What a strict run ends with."""
+    """The error that ends a strict run."""
     return QuarantineError(
         f"client {client} has non-finite {reason}, and the run is strict. Clean its data, lower "
         "--lr, or run without --strict to leave the client out"
@@ -121,14 +121,14 @@ class Pace(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Attendance:
-    """Who takes part when. The defaults: everybody, always, at the same pace."""
+    """Who takes part when. The defaults: all clients, always, at the same pace."""
 
     num_clients: int
     seed: int
     participation: float = 1.0
-    """Share of the clients that are there which take part in a round, drawn for every round."""
+    """Share of the present clients that take part in a round, drawn for every round."""
     table: Tensor | None = None
-    """(rounds, K) bool: who is there; None: everybody."""
+    """(rounds, K) bool: which clients are there; None: all."""
     stragglers: float = 0.0
     """Chance of a client to be slow in a round."""
     straggler_steps: float = 0.5
@@ -136,7 +136,7 @@ class Attendance:
     factors: Tensor | None = None
     """(K,) by which each client multiplies the learning rate; None: 1."""
     about: Mapping[str, Any] = field(default_factory=dict)
-    """What a record keeps, and a resumed run must agree on; empty for the defaults."""
+    """What records keep, and a resumed run must agree with; empty for the defaults."""
 
     def absent(self, round: int) -> Tensor:
         """(K,) bool: who takes no part in a round."""
@@ -183,7 +183,7 @@ class Attendance:
         return Pace(share, None if self.factors is None else self.factors[clients.cpu()])
 
     def remarks(self, rounds: int, names: Sequence[str] | None = None) -> list[str]:
-        """What was asked for and has no effect in so few rounds."""
+        """What was asked for and has no effect within this many rounds."""
         late = {int(c): t for c, t in self.about.get("joins", {}).items() if t >= rounds}
         return [
             f"client {names[c] if names else c} joins in round {t}, and {rounds} are run"

@@ -62,7 +62,7 @@ def uniform(key: int, clients: Tensor, shape: tuple[int, ...]) -> Tensor:
     for side in shape:
         count *= side
     counter = torch.arange(count, device=clients.device)
-    rows = _mix(clients.long() * _GOLDEN + _signed(key))  # one stream a client
+    rows = _mix(clients.long() * _GOLDEN + _signed(key))  # one stream per client
     bits = _mix(rows[:, None] + (counter + 1)[None, :] * _GOLDEN)  # (n, count)
     return (_shift(bits, 11).double() * 2.0**-53).view(len(clients), *shape)
 

@@ -88,7 +88,7 @@ def test_a_method_around_a_method_is_one_like_any_other(tmp_path: Path) -> None:
     assert_trees_equal(whole.theta, same.theta)
     headers = [json.loads((tmp_path / n / "run.json").read_text()) for n in "ab"]
     assert headers[0]["identity"] == headers[1]["identity"]
-    with pytest.raises(ConfigError, match="FedFomo does not go on from the models it scores"):
+    with pytest.raises(ConfigError, match="FedFomo starts no round from"):
         SlowMomentum(around, 0.5)
 
 
@@ -133,7 +133,7 @@ def test_a_run_is_not_continued_as_another(tmp_path: Path) -> None:
 
 
 def test_who_has_no_models_of_ones_own_to_push_is_refused_and_the_broken_do_not_coast() -> None:
-    with pytest.raises(ConfigError, match=r"slow_momentum = 0\.5 is not possible: IFCA does"):
+    with pytest.raises(ConfigError, match=r"slow_momentum = 0\.5 is not possible: IFCA starts"):
         SlowMomentum(IFCA(), slow_momentum=0.5)
     engine, theta0 = start(classification())
     method = SlowMomentum(LOCAL, slow_momentum=0.9)

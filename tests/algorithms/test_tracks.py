@@ -11,11 +11,14 @@ from torch.nn.functional import cross_entropy
 
 import scool
 from scool.algorithms import Tracks
+from scool.algorithms.shared.evidence import are_weights, from_samples, from_sums
 from scool.algorithms.shared.held_out import SHARPNESS, held_out
+from scool.algorithms.tracks import CALM, _heard
 from scool.data.build import with_validation, without_validation
 from scool.engine.local import LocalEngine
 from scool.errors import ConfigError
 from scool.models.mixture import Mixture, member
+from scool.priors.tracks import STEPS
 from scool.run.prepare import prepare_data
 from toys import assert_trees_equal, classification, regression, start, tanh_net
 
@@ -108,7 +111,7 @@ def test_judging_goes_on_while_weights_move(monkeypatch: pytest.MonkeyPatch) -> 
     moved, _ = tracks.step(engine, moving, 1)
     assert moved.calm == 0 and torch.equal(moved.anchor, moved.weights)
     small = torch.tensor([[0.97, 0.03]], dtype=torch.float64).expand(3, -1)
-    monkeypatch.setattr("scool.algorithms.tracks.owner_weights", lambda *_: small)
+    monkeypatch.setattr("scool.algorithms.shared.evidence.owner_weights", lambda *_: small)
     calm, _ = tracks.step(engine, state._replace(anchor=small, calm=torch.tensor(2)), 1)
     assert calm.calm == 3 and calm.weights.tolist() == [[1.0, 0.0]] * 3
     later, info = tracks.step(engine, calm, 2)
@@ -219,3 +222,51 @@ def test_views_share_the_ledger_and_not_the_health() -> None:
     assert engine.ledger.close_round().samples == 24
     view.quarantine({0: scool.health.BROKEN_DATA})  # type: ignore[attr-defined]
     assert bool(engine.active.all()) and isinstance(view, LocalEngine)
+
+
+def test_sums_come_to_the_weights_of_samples() -> None:
+    """Step by step of EM, a step in each round, while nothing else moves."""
+    federation = with_validation(classification((30, 40, 20)), 0.5, seed=0)
+    engine, theta0 = start(federation)
+    passes = replace(SGD, epochs=3)
+    judges = [engine.train(engine.replicate(theta0), passes, t).theta for t in (0, 1)]
+    whole = from_samples(engine, judges, 20.0)
+    pi = torch.full((2,), 0.5, dtype=torch.float64)
+    assert 0.1 < float(whole.population[0]) < 0.9  # else any rule would come there
+    for _ in range(STEPS):
+        sums = from_sums(engine, judges, pi, 20.0)
+        pi = sums.population
+    torch.testing.assert_close(pi, whole.population, atol=1e-6, rtol=0)
+    torch.testing.assert_close(sums.weights, whole.weights, atol=1e-6, rtol=0)
+    assert torch.equal(sums.sharpness, whole.sharpness)
+    torch.testing.assert_close(sums.scores, whole.scores)
+
+
+def test_sums_of_targets_and_of_who_is_not_there() -> None:
+    engine, theta0 = start(with_validation(regression((20, 30, 16)), 0.5, seed=0))
+    judges = [engine.replicate(theta0), engine.train(engine.replicate(theta0), SGD, 0).theta]
+    engine.health.absent[1] = True
+    whole = from_samples(engine, judges, 20.0)
+    sums = from_sums(engine, judges, whole.population, 20.0)
+    torch.testing.assert_close(sums.population, whole.population, atol=1e-6, rtol=0)
+    torch.testing.assert_close(sums.weights[[0, 2]], whole.weights[[0, 2]], atol=1e-6, rtol=0)
+    assert bool(sums.weights[1].isnan().all())  # nobody speaks for it
+
+
+def test_sums_leave_out_who_tells_what_cannot_be() -> None:
+    rows = torch.tensor([[0.3, 0.7], [-0.2, 1.2], [0.3, 0.3], [torch.nan, 1.0]])
+    assert are_weights(rows).tolist() == [True, False, False, False]
+
+
+def test_the_median_says_when_judging_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of owners that count differently, because some missed something."""
+    tracks = Tracks(sgd=SGD, kinds="alone,common", evidence="sums")
+    engine, theta0 = start(prepare_data(classification((7, 9, 8)), tracks, seed=3))
+    state = after(tracks, engine, theta0, 1)
+    weights = torch.tensor([[0.98, 0.02]], dtype=torch.float64).expand(3, -1)
+    for counts, is_over in ([20, 1, 20], True), ([1, 20, 2], False):
+        told = torch.cat([torch.tensor(counts)[:, None], weights], dim=1)
+        monkeypatch.setattr(engine, "gather", lambda _, told=told: told)
+        heard = _heard(engine, state)
+        assert bool(heard.calm >= CALM) is is_over
+        assert heard.weights[0].tolist() == pytest.approx([1.0, 0.0] if is_over else [0.98, 0.02])

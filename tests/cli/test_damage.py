@@ -34,7 +34,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_serves(
     flipped = whole[:-1] + bytes([whole[-1] ^ 1])
     for damaged in (flipped, whole[: len(whole) // 2], kept[before], None):
         last.unlink() if damaged is None else last.write_bytes(damaged)
-        words = r"checkpoint-000003\.safetensors is (damaged|missing).* goes on from round 2"
+        words = r"checkpoint-000003\.safetensors is (damaged|missing).* continues from round 2"
         with pytest.warns(UserWarning, match=words):
             assert code_of(monkeypatch, "resume", "r", "--json", "--quiet") == 0
         assert {path: path.read_bytes() for path in kept} == kept
@@ -179,7 +179,7 @@ def test_a_last_line_that_was_whole_is_missed_and_written_again(
         make_old(finished)
     *lines, last = path.read_bytes().splitlines(keepends=True)
     flaw = "(line 3: .*|it has 2 rounds)" if is_old else "it ends after line 2, and 3 were written"
-    words = rf"metrics\.jsonl is damaged: {flaw}\. The run goes on from round 2"
+    words = rf"metrics\.jsonl is damaged: {flaw}\. The run continues from round 2"
     for kept in (last[:-20], b""):
         path.write_bytes(b"".join([*lines, kept]))
         with pytest.warns(UserWarning, match=words):

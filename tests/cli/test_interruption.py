@@ -11,13 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from records import tiny_file_system
+
 WORDS = ["--clients", "8", "--groups", "2", "--rounds", "24", "--checkpoint-every", "3"]
 WORDS += ["--epochs", "3", "--device", "cpu", "--seed", "9", "--json"]
 
 
-def scool(*words: str) -> subprocess.Popen[str]:
+SLOWLY = str(Path(__file__).parents[1] / "slowly.py")
+
+
+def scool(*words: str, slowly: float = 0.0) -> subprocess.Popen[str]:
+    command = [SLOWLY, str(slowly)] if slowly else ["-m", "scool"]
     return subprocess.Popen(
-        [sys.executable, "-m", "scool", *words],
+        [sys.executable, *command, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -79,7 +85,7 @@ def test_stopped_and_killed_then_resumed_to_identical_bytes(
     for number, sign in enumerate((signal.SIGKILL, signal.SIGINT, signal.SIGTERM)):
         words = ["resume", str(folder)] if number else ["run", "scool-sbm", "--out", str(folder)]
         before = rounds_of(folder)
-        process = scool(*words, *([] if number else WORDS))
+        process = scool(*words, *([] if number else WORDS), slowly=0.2)
         wait_for_lines(process, folder, before + 4)
         process.send_signal(sign)
         _, err = process.communicate(timeout=60)
@@ -99,17 +105,8 @@ def test_stopped_and_killed_then_resumed_to_identical_bytes(
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
-    try:
-        done = subprocess.run(mount, capture_output=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("no mount command")
-    if done.returncode:
-        pytest.skip(f"mount is not permitted: {done.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with tiny_file_system(tmp_path / "disk", "1m") as place:
+        yield place
 
 
 def test_a_full_disk_stops_with_2_and_resume_goes_on_when_there_is_room(

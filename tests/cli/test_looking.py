@@ -161,7 +161,7 @@ def test_watch_ends_where_nobody_is_at_the_run(
             assert dispatch(["watch", str(runs / "a")]) == 0
     else:
         assert dispatch(["watch", str(runs / "a")]) == 0
-    words = "unknown" if content else f"killed; `scool resume {runs / 'a'}` goes on"
+    words = "unknown" if content else f"killed; `scool resume {runs / 'a'}` continues it"
     assert words in capsys.readouterr().err
 
 

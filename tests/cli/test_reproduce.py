@@ -269,10 +269,10 @@ def test_a_stop_shows_what_is_done_and_says_how_to_go_on(
 
     monkeypatch.setattr(Console, "round", stop)
     wanted[0] = "dpsgd"  # the first of the table: nothing is done yet
-    with pytest.raises(Interrupted, match="the same command goes on"):
+    with pytest.raises(Interrupted, match="the same command continues"):
         reproduce(capsys, *words)
     wanted[0] = "spdb"
-    with pytest.raises(Interrupted, match="the same command goes on"):
+    with pytest.raises(Interrupted, match="the same command continues"):
         reproduce(capsys, *words)
     shown = json.loads(capsys.readouterr().out)
     assert [row["row"] for row in shown["rows"]] == ["dpsgd-1-step"]
@@ -282,16 +282,16 @@ def test_a_stop_shows_what_is_done_and_says_how_to_go_on(
 
 
 def test_a_killed_command_goes_on_where_it_was(place: Path) -> None:
-    words = [sys.executable, "-m", "scool", "reproduce", "table1", "--methods", "spdb-1-step"]
+    words = ["reproduce", "table1", "--methods", "spdb-1-step"]
     words += ["--rounds", "16", "--out", "r", *TINY]
     run = Path("r/cifar10-noniid-5-clients/spdb-1-step-16-rounds/seed-0")
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
 
-    def start() -> subprocess.Popen[str]:
-        pipe = subprocess.PIPE
-        return subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env=environment)
+    def start(*command: str) -> subprocess.Popen[str]:
+        pipe, every = subprocess.PIPE, [sys.executable, *command, *words]
+        return subprocess.Popen(every, stdout=pipe, stderr=pipe, text=True, env=environment)
 
-    process = start()
+    process = start(str(Path(__file__).parents[1] / "slowly.py"), "0.2")
     for _ in range(6000):
         if list(run.glob("checkpoint-*.safetensors")):
             break
@@ -300,10 +300,10 @@ def test_a_killed_command_goes_on_where_it_was(place: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert json.loads((run / "run.json").read_text())["status"] == "running"
-    process = start()
+    process = start("-m", "scool")
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
-    assert "run 1 of 1 goes on: spdb-1-step, seed 0" in err and "SPDB (s = 1 step)" in out
+    assert "run 1 of 1 continues: spdb-1-step, seed 0" in err and "SPDB (s = 1 step)" in out
     lines = (run / "metrics.jsonl").read_text().splitlines()
     rounds = [json.loads(line)["round"] for line in lines]
     assert rounds == list(range(16))

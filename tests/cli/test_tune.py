@@ -94,6 +94,17 @@ def test_a_file_sets_defaults_and_flags_override_it(capsys: pytest.CaptureFixtur
     assert [row["runs"] for row in rows] == [2, 2]
 
 
+def test_values_that_hold_commas_have_semicolons_between(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["tune", "--methods", "scool", "--lr", "0.2", "--json", "--quiet", *SMALL]
+    for kinds, count in ("alone,graph; alone,body", 2), ("alone,graph;", 1):
+        assert dispatch([*words, "--set", f"kinds={kinds}", "epochs=1"]) == 0
+        (row,) = lines(capsys)
+        assert row["candidates"] == count
+        assert row["options"]["kinds"] in {"alone,graph", "alone,body"}
+
+
 def test_what_is_doubtful_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["tune", "--methods", "local,fedavg", "--dataset", "synthetic", "--task", "regression"]
     words += ["--lr", "1e29,1e30", "--out", "t", *SMALL]

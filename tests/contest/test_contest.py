@@ -26,6 +26,8 @@ def test_a_contest_runs_once_and_goes_on_after_a_kill(
 ) -> None:
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- begin natural -->old<!-- end natural -->\nafter\n")
+    parts = tmp_path / "parts.md"
+    parts.write_text("<!-- begin natural settings -->old<!-- end natural settings -->\n")
     command = [*SMALL, "--out", str(tmp_path / "out")]
     assert code_of(monkeypatch, *command, "--page", str(page)) == 0
     log = tmp_path / "out" / "runs.jsonl"
@@ -51,7 +53,8 @@ def test_a_contest_runs_once_and_goes_on_after_a_kill(
 
     log.write_text(whole[:-20])  # a kill
     capsys.readouterr()
-    assert code_of(monkeypatch, *command, "--json") == 0
+    assert code_of(monkeypatch, *command, "--json", "--page", str(parts)) == 0
+    assert "old" not in parts.read_text() and "### Heart disease" in parts.read_text()
     assert json.loads(capsys.readouterr().out)["rows"][0]["mean"] == content["rows"][0]["mean"]
     again = [json.loads(line) for line in log.read_text().splitlines()]
     for line in (*lines, *again):
@@ -171,6 +174,28 @@ def test_poisoned_clients_train_on_random_labels_and_are_not_judged() -> None:
     assert int(is_same.sum()) == 7
     assert found.test.mask.any(dim=1).tolist() == is_same.tolist()
     assert bool(may_answer_all(found).classes.all())
+
+
+def test_no_model_answers_a_class_that_nobody_has() -> None:
+    """As where few samples are taken of many classes: there is no answer to learn."""
+    federation = scool.digits(num_clients=4, groups=1, seed=0)
+    held = federation.classes.clone()
+    held[:, 3] = False
+    parts = {
+        name: part._replace(mask=part.mask & (part.y != 3))
+        for name in ("train", "val", "test")
+        for part in [getattr(federation, name)]
+    }
+    found = may_answer_all(replace(federation, classes=held, **parts))
+    assert found.classes.all(dim=0).tolist() == [label != 3 for label in range(10)]
+
+
+def test_runs_of_another_length_stand_beside_no_published_numbers() -> None:
+    (setting,) = read_study("field", "pfllib-cifar100-dirichlet").changed(rounds=2000).settings
+    assert setting.published and setting.source and not setting.about
+    (setting,) = read_study("field", "pfllib-cifar100-dirichlet").changed(rounds=200).settings
+    assert not setting.published and not setting.source
+    assert setting.about == "200 rounds, the setting has 2,000."
 
 
 def test_a_setting_of_the_field_tells_best_round_masked_and_published() -> None:

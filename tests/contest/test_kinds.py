@@ -10,7 +10,7 @@ from scool.contest.numbers import rows_of
 from scool.contest.one_run import line_of
 from scool.contest.plan import read_study
 from scool.contest.running import Lines, candidates, finals
-from scool.contest.tables import as_markdown, kinds_table
+from scool.contest.tables import kinds_table, parts_of
 
 OWNERS = 10
 
@@ -55,8 +55,8 @@ def test_owners_who_learn_alone_are_told_beside_the_best_rival() -> None:
     text = kinds_table([row])
     assert "| 38 % | 62 % | 2 of 10 | -0.50 | -7.00 (FedRep) | +4.50 | +2.00 (FedRep) |" in text
     every = rows_of(study, lines)
-    assert "What `scool` chose" in as_markdown(study, every, [], [row])
-    assert "What `scool` chose" not in as_markdown(study, every, [])
+    assert "What `scool` chose" in parts_of(study, every, [], [row])["owners"]
+    assert not parts_of(study, every, [])["owners"]
 
 
 def test_owners_that_were_never_judged_have_nothing_foreseen() -> None:

@@ -14,7 +14,7 @@ from scool.contracts import Engine
 from scool.data.catalogue import DataConfig
 from scool.data.federation import Federation
 from scool.errors import DataError
-from scool.evaluation.scores import evaluate
+from scool.evaluation.scores import describe_round, evaluate
 from scool.graph.edges import as_matrix
 from scool.models import ModelConfig
 from scool.recording.checkpoint import flatten, save_checkpoint, unflatten
@@ -23,7 +23,6 @@ from scool.run.config import default_run
 from scool.run.loop import fit
 from scool.run.options import with_options
 from scool.run.prepare import prepare_data
-from scool.run.round_row import describe_round
 from toys import (
     assert_trees_equal,
     classification,

@@ -151,7 +151,7 @@ def a_lost_part_is_told(folder: Path, saved: int) -> None:
     """A foreign part: the run goes on from the checkpoint before, and says so."""
     lost = folder / f"shard-{saved:06d}-2-of-4.safetensors"
     shutil.copy(folder / f"shard-{saved:06d}-1-of-4.safetensors", lost)
-    told = f"{lost.name} is damaged: it is not the file .* goes on from round {saved - 2}"
+    told = f"{lost.name} is damaged: it is not the file .* continues from round {saved - 2}"
     with pytest.warns(UserWarning, match=told):
         resume(folder)
 

@@ -90,3 +90,23 @@ def test_a_place_that_nobody_takes_and_an_owner_who_comes_late(tmp_path: Path) -
     rows = rows_of(tmp_path / "pilot", "ann")
     assert rows[0]["absent"] == [3, 4, 5] and rows[-1]["absent"] == [4, 5]
     assert len(missed(tmp_path / "pilot", "dan")) >= 2
+
+
+def test_the_recommended_method_bears_loss_and_absence(tmp_path: Path) -> None:
+    """Who was away hears how far the others have come; owner i says what its weights are."""
+    options = {"epochs": 1, "batch_size": 4, "fraction": 0.4, "kinds": "alone,graph"}
+    trial = Trial(method="scool", rounds=8, mode="elastic", deadline=30.0)
+    make_pilot(tmp_path / "pilot", ADDRESSES, trial, options, classification())
+    network = MemoryNetwork(4, seed=1, loss=0.01, delay=(0.01, 0.02))
+    network.kill(1, at=0.8)
+    network.start(1, live(tmp_path / "pilot", 1), at=1.0)
+    network.run({place: live(tmp_path / "pilot", place) for place in range(4)})
+    away = missed(tmp_path / "pilot", "bob")
+    assert away and max(away) < 6
+    found = [rows_of(tmp_path / "pilot", name)[-1] for name in NAMES]
+    expected = simulated(tmp_path / "pilot").history[-1]
+    for place, row in enumerate(found):
+        assert "absent" not in row
+        assert row["scores"][place] >= expected["scores"][place] - 2.0
+        told = [torch.tensor([w[place] for w in own["tracks"].values()]) for own in found]
+        assert all(torch.allclose(weights, told[place], atol=0.02) for weights in told)

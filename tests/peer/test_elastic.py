@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scool.peer.elastic import Elastic
+from scool.peer.elastic import SUSPECT, Elastic
 from scool.peer.memory import MemoryNetwork, MemoryTransport
 from scool.peer.post import Post
 
@@ -96,7 +96,7 @@ def everything_at_once(seed: int) -> list[Diary]:
         network.cut(a, b, at=begin, seconds=seconds)
     diaries = run(network, ROUNDS, back={dead: [died + rng.uniform(0.1, 4)]})
     for place in {*range(places)} - {asleep}:  # a round has one deadline, whatever happens
-        assert max(diaries[place].lasted) <= WORK + DEADLINE + 0.1
+        assert max(diaries[place].lasted) <= WORK + DEADLINE + SUSPECT + 0.1
     return diaries
 
 

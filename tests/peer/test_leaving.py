@@ -1,7 +1,7 @@
 """Stopping for a while and leaving for good: what is saved, and what the others do."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,13 @@ from scool.errors import ScoolError
 from scool.peer.memory import MemoryNetwork, MemoryTransport
 from scool.peer.terms import Mode
 from scool.recording.folder import RunFolder
+from scool.recording.writer import RunWriter
 from scool.run.loop import Interrupted
 from scool.types import Info
 
 pytest.importorskip("cryptography", reason="pip install scool[peer]")
 
-from peer.test_node import ADDRESSES, NAMES
+from peer.test_node import ADDRESSES, NAMES, simulated
 from scool.peer.node import run_owner
 from scool.peer.owner import open_owner
 from scool.peer.pilot import Trial, make_pilot
@@ -47,13 +48,20 @@ def press() -> None:
     raise KeyboardInterrupt
 
 
-def run(folder: Path, mode: Mode, act: Any) -> dict[str, Any]:
+def run(folder: Path, mode: Mode, act: Any, who: Collection[str] = ("bob",)) -> dict[str, Any]:
     """Four owners, of whom bob does something in a round: what each returned, or its last words."""
     make_pilot(folder, ADDRESSES, Trial(rounds=ROUNDS, mode=mode), OPTIONS, classification())
+    return again(folder, MemoryNetwork(4, delay=(0.05, 0.1)), act, who)
+
+
+def again(
+    folder: Path, network: MemoryNetwork, act: Any = None, who: Collection[str] = ()
+) -> dict[str, Any]:
+    """The owners of a folder run."""
 
     def live(name: str) -> Any:
         def program(transport: MemoryTransport) -> Any:
-            recorders = [AtRound(act)] if name == "bob" else []
+            recorders = [AtRound(act)] if name in who else []
             try:
                 owner = open_owner(folder / name)
                 return run_owner(owner, recorders, connect=lambda *_: transport)
@@ -62,7 +70,6 @@ def run(folder: Path, mode: Mode, act: Any) -> dict[str, Any]:
 
         return program
 
-    network = MemoryNetwork(4, delay=(0.05, 0.1))
     found = network.run({place: live(name) for place, name in enumerate(NAMES)})
     return {NAMES[place]: result for place, result in found.items()}
 
@@ -81,6 +88,23 @@ def test_a_stopped_peer_says_what_is_saved_and_the_others_go_on(tmp_path: Path) 
     assert rows[-1]["absent"] == [1] and read_status(tmp_path / "p" / "ann")["left"] == []
 
 
+def test_a_strict_run_that_all_were_stopped_in_goes_on(tmp_path: Path) -> None:
+    """ann has saved a round less than the others, which she needs from them: they repeat it."""
+    folder = tmp_path / "p"
+    found = run(folder, "strict", press, who=NAMES)
+    assert all("stopped after round 3" in words for words in found.values())
+    records = RunFolder.open(folder / "ann" / "run")
+    RunWriter.take_up(records, LAST).close()
+    found = again(folder, MemoryNetwork(4, delay=(0.05, 0.1)))
+    assert [result["rounds"] for result in found.values()] == [ROUNDS] * 4
+    expected = simulated(folder)
+    for place, name in enumerate(NAMES):
+        for row, simulation in zip(
+            RunFolder.open(folder / name / "run").rows(), expected.history, strict=True
+        ):
+            assert row["scores"][place] == simulation["scores"][place]
+
+
 @pytest.mark.parametrize("mode", ["elastic", "strict"])
 def test_who_leaves_tells_the_others_and_does_not_come_back(tmp_path: Path, mode: Mode) -> None:
     folder = tmp_path / "p"
@@ -95,7 +119,7 @@ def test_who_leaves_tells_the_others_and_does_not_come_back(tmp_path: Path, mode
             log = (folder / name / "audit.jsonl").read_text().splitlines()
             assert ["bob"] in [json.loads(x).get("members") for x in log if '"left"' in x]
         else:
-            assert "peer 1 has left the run for good" in found[name]
+            assert "bob has left the run for good" in found[name]
             assert rounds_of(folder, name) == 3
     for words in (["run", str(folder / "bob")], leave[1:]):
         assert run_command(["peer", *words]) == 2

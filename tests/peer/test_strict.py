@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from peer.worlds import peer_engine, rounds_of, simulated, together
-from scool.algorithms import METHODS
+from scool.algorithms import METHODS, Tracks
 from scool.data.catalogue import DataConfig
 from scool.errors import ConfigError
 from scool.graph.edges import as_matrix
 from scool.peer.memory import MemoryNetwork, MemoryTransport
-from scool.peer.offered import check_method
+from scool.peer.offered import averaging_models, check_elastic, check_method, on_peers
 from scool.peer.post import PeerError
 from scool.run.config import default_run
 from scool.run.options import with_options
@@ -35,7 +35,7 @@ ROUNDS = 3
 
 def method(name: str, **options: Any) -> Any:
     """A method as `scool run` would set it up, sparse after the second round."""
-    algorithm = default_run(name, DataConfig()).algorithm
+    algorithm = on_peers(default_run(name, DataConfig()).algorithm)
     options = {"lr": 0.05, "epochs": 2, "batch_size": 4} | options
     if name.startswith("scool-"):
         options = {"sparsify_round": 1, "fraction": 0.4} | options
@@ -44,13 +44,14 @@ def method(name: str, **options: Any) -> Any:
 
 def is_offered(name: str) -> bool:
     try:
-        check_method(default_run(name, DataConfig()).algorithm, name)
+        check_method(on_peers(default_run(name, DataConfig()).algorithm), name)
         return True
     except ConfigError:
         return False
 
 
 OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "scool": [{}, {"kinds": "alone,graph,drawn", "aggregate": "models"}],
     "scool-sbm": [{}, {"aggregate": "models"}],
     "dpsgd": [{"topology": "ring"}, {"topology": "ring", "order": "cta"}],
     "spdb": [{"topology": "ring"}, {"topology": "ring", "form": "primal-dual"}],
@@ -60,11 +61,17 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "l2c": [{"sparsify_round": 1, "fraction": 0.5}, {"average": "models"}],
 }
 OFFERED = [name for name in METHODS if is_offered(name)]
-CASES = [(name, options) for name in OFFERED for options in OPTIONS.get(name, [{}])]
+SERVED = [n for n in METHODS if default_run(n, DataConfig()).algorithm.meets == "server"]
+ALIKE = [torch.float32, torch.float64]
+CASES = [
+    (name, options, dtype)
+    for name in OFFERED
+    for options in OPTIONS.get(name, [{}])
+    for dtype in (ALIKE[:1] if name in SERVED else ALIKE)
+]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("name", "options"), CASES)
+@pytest.mark.parametrize(("name", "options", "dtype"), CASES)
 def test_equal_to_the_simulator_to_the_bit(name: str, options: dict, dtype: torch.dtype) -> None:
     algorithm, module = method(name, **options), tanh_net().to(dtype)
     federation = prepare_data(classification(), algorithm, seed=0)
@@ -75,8 +82,35 @@ def test_equal_to_the_simulator_to_the_bit(name: str, options: dict, dtype: torc
         for t in range(ROUNDS):
             found, expected = (as_matrix(run[t]["graph"]) for run in (told, infos))
             assert torch.equal(found[i], expected[i])
-        if name not in ("pens", "fedfomo", "l2c"):  # their peers know only their own row
+        assert peer.ledger.samples == engine.ledger.samples
+        knows_one_row = name in ("pens", "fedfomo", "l2c")
+        if not knows_one_row and name not in SERVED:  # of all others, not from a server
             assert peer.ledger == engine.ledger
+
+
+def test_all_end_judging_in_the_same_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And who breaks is left out of the evidence; the others go on without the judges."""
+    monkeypatch.setattr("scool.algorithms.tracks.CALM", 2)
+    monkeypatch.setattr("scool.algorithms.tracks.MOVED", 1.0)
+    algorithm, module = method("scool", kinds="alone,common"), softmax_regression().float()
+    whole = poisoned(classification((5, 9, 8, 6, 7)), 1)
+    federation = prepare_data(whole, algorithm, seed=0)
+    state, _, engine = simulated(algorithm, federation, module, 4)
+    assert state.calm >= 2 and engine.health.words.keys() == {1}
+    for i, (own, _, peer) in enumerate(together(algorithm, federation, module, 4)):
+        assert torch.equal(own.calm, state.calm)
+        assert_trees_equal(own.theta, {n: t[[i]] for n, t in state.theta.items()})
+        judged = {t for _, t, slot in peer._post._heard if slot.startswith("judge")}
+        assert judged == {0, 1}
+
+
+def test_what_a_server_would_average_each_peer_averages_itself() -> None:
+    federation, module = classification(), tanh_net()
+    _, _, engine = simulated(method("fedavg"), federation, module, ROUNDS)
+    [(_, _, peer), *_] = together(method("fedavg"), federation, module, ROUNDS)
+    assert engine.ledger.messages == {"server": ROUNDS * 2 * 4}
+    assert peer.ledger.messages == {"mix": ROUNDS * 4 * 3}
+    assert peer.ledger.bytes["mix"] * 2 == engine.ledger.bytes["server"] * 3
 
 
 def test_who_breaks_is_left_out_by_all() -> None:
@@ -90,10 +124,13 @@ def test_who_breaks_is_left_out_by_all() -> None:
         assert peer.health.words == engine.health.words
 
 
-def test_regression_differs_by_rounding_only() -> None:
+@pytest.mark.parametrize("name", ["scool-sbm", "scool"])
+def test_regression_differs_by_rounding_only(name: str) -> None:
     """Owners tell mean and spread of their targets, not the targets."""
-    federation, module = regression(), tanh_net(outputs=2)
-    algorithm = method("scool-sbm", lr=0.02)
+    algorithm, module = method(name, lr=0.02), tanh_net(outputs=2)
+    if name == "scool":
+        algorithm = replace(algorithm, kinds="alone,graph")
+    federation = prepare_data(regression(), algorithm, seed=0)
     state, _, _ = simulated(algorithm, federation, module, ROUNDS)
     for i, (own, _, _) in enumerate(together(algorithm, federation, module, ROUNDS)):
         assert_trees_close(own.theta, {n: t[[i]] for n, t in state.theta.items()})
@@ -149,10 +186,10 @@ def test_a_peer_with_other_numbers_stops_the_run() -> None:
 
 
 REFUSED = {
-    "fedavg": "needs a server",
-    "ditto": "needs a server",
-    "cga": "needs gather, .*train_at",
-    "scool-attention": "needs gather, total",
+    "pfedgraph": "needs a server",
+    "ifca": "needs a server",
+    "cga": "needs .*train_at",
+    "scool-attention": "needs total",
     "dada": "needs fetch",
     "truth": "needs the true graph",
 }
@@ -164,12 +201,35 @@ def test_what_peers_cannot_do_is_refused_with_a_remedy(name: str, why: str) -> N
         check_method(default_run(name, DataConfig()).algorithm, name)
 
 
+def test_the_recommended_method_is_refused_only_where_losses_of_samples_would_leave() -> None:
+    with pytest.raises(ConfigError, match=r"'scool' does not run .*Leave evidence out, or set it"):
+        check_method(Tracks(), "scool")
+    check_method(on_peers(Tracks()), "scool")
+    assert on_peers(Tracks()).verbs >= {"gather", "view", "judge"}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("scaffold", {}, "control variates would add up"),
+        ("scool", {"aggregate": "updates"}, "aggregate = 'updates' is not possible"),
+        ("spdb", {"form": "primal-dual"}, "dual variables would add up"),
+    ],
+)
+def test_what_cannot_miss_anything_is_refused_in_elastic_runs(
+    name: str, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        check_elastic(method(name, **options), name)
+    assert averaging_models(method("scool")).averages_updates == ""
+
+
 def test_the_documentation_lists_every_method_where_it_belongs() -> None:
     page = (Path(__file__).parents[2] / "docs" / "peers.md").read_text()
     rows = dict(re.findall(r"^\| (yes|need a server|need what .*) \| (`.*`) \|$", page, re.M))
     listed = {why: set(re.findall(r"`([^`]+)`", names)) for why, names in rows.items()}
     assert listed.pop("yes") == set(OFFERED)
-    needs_server = {n for n in METHODS if default_run(n, DataConfig()).algorithm.meets == "server"}
+    needs_server = set(SERVED) - set(OFFERED)
     assert listed.pop("need a server") == needs_server
     [others] = listed.values()
     assert others == METHODS.keys() - needs_server - set(OFFERED)

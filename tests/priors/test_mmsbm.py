@@ -13,8 +13,8 @@ from reference.as_matrices import mixed as mm
 from reference.worlds import noise, planted, recovered, rounds, seen_rounds
 from scool.errors import ConfigError
 from scool.priors import MMSBM
-from scool.priors.safe_math import expected_log_pi, update_alpha
-from scool.priors.sbm_updates import beta_terms
+from scool.priors.blocks import expected_log_pi, update_alpha
+from scool.priors.sbm import beta_terms
 
 
 def simplex(*shape, rng):

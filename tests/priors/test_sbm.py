@@ -14,8 +14,8 @@ from scool.errors import ConfigError
 from scool.priors import SBM
 from scool.priors.base import sweep_key
 from scool.priors.blocks import farthest_seeds, similarity
+from scool.priors.sbm import update_w
 from scool.priors.sbm_released import _gamma_draws, released_sweeps
-from scool.priors.sbm_updates import update_w
 from scool.randomness import derive
 
 MODES = ["gated", "always", "exclude"]

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from reference import sbm as reference
 from reference.as_matrices import read_pairs, sbm_bound, update_B, update_omega, update_w
 from reference.worlds import noise
-from scool.priors.safe_math import (
+from scool.priors.blocks import (
     alpha_gradient,
     alpha_terms,
     dirichlet_terms,
     expected_log_pi,
     update_alpha,
 )
-from scool.priors.sbm_updates import beta_terms, update_gamma
+from scool.priors.sbm import beta_terms, update_gamma
 
 MODES = ["gated", "always", "exclude"]
 

@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from records import make_old
+from records import make_old, tiny_file_system
 from scool.errors import RunError
 from scool.recording.checkpoint import (
     Checkpoint,
@@ -263,18 +262,8 @@ def test_json_with_nan_is_never_written(tmp_path: Path) -> None:
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 kB, where the machine lets us have one."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)]
-    try:
-        done = subprocess.run(mount, capture_output=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("no mount command")
-    if done.returncode:
-        pytest.skip(f"mount is not permitted: {done.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with tiny_file_system(tmp_path / "disk", "256k") as place:
+        yield place
 
 
 def test_a_full_disk_keeps_what_was_there(tiny_disk: Path) -> None:
@@ -394,7 +383,7 @@ def test_a_damaged_graph_is_left_out_when_a_run_goes_on(tmp_path: Path) -> None:
     writer.seal()
     path = writer.path / "graphs" / "000000.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.warns(UserWarning, match="000000.safetensors is damaged.*goes on without"):
+    with pytest.warns(UserWarning, match="000000.safetensors is damaged.*continues without"):
         again = RunWriter.take_up(RunFolder(writer.path), 2)
     assert not again.has("graphs/000000.safetensors") and again.has("graphs/000001.safetensors")
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from scool.graph.edges import Edges
-from scool.priors import mmsbm_updates, sbm_updates
+from scool.priors import mmsbm_updates, sbm
 from scool.priors.base import Measured, read_edges
 
 
@@ -47,23 +47,23 @@ def _at(edges, w):
 
 def update_w(pairs, omega, B, temperature):
     pairs = measured(pairs)
-    return pairs.edges.on(sbm_updates.update_w(pairs, omega, B, temperature)).dense()
+    return pairs.edges.on(sbm.update_w(pairs, omega, B, temperature)).dense()
 
 
 def update_omega(pairs, w, omega, gamma, B, order, lists=None):
     edges = Edges.of(pairs.mask)
-    return sbm_updates.update_omega(edges, _at(edges, w), omega, gamma, B, order, lists)
+    return sbm.update_omega(edges, _at(edges, w), omega, gamma, B, order, lists)
 
 
 def update_B(pairs, w, omega, B, pseudo_count):
     edges = Edges.of(pairs.mask)
-    return sbm_updates.update_B(edges, _at(edges, w), omega, B, pseudo_count)
+    return sbm.update_B(edges, _at(edges, w), omega, B, pseudo_count)
 
 
 def sbm_bound(pairs, w, omega, gamma, alpha, B, temperature):
     pairs = measured(pairs)
     w = _at(pairs.edges, w)
-    return sbm_updates.sbm_bound(pairs, w, omega, gamma, alpha, B, temperature)
+    return sbm.sbm_bound(pairs, w, omega, gamma, alpha, B, temperature)
 
 
 class mixed:

@@ -19,7 +19,7 @@ from scool.reproduction.measured import (
     without_shortened,
 )
 from scool.reproduction.plan import Study, choose_rows
-from scool.reproduction.rows import TABLE1
+from scool.reproduction.rows import ABLATIONS, TABLE1
 from scool.reproduction.tables import (
     family_tables,
 )
@@ -48,17 +48,24 @@ def test_ten_percent_in_the_sbm_setting_belongs_to_the_budget(tmp_path: Path) ->
     assert found["scool-sbm-10-percent"]["accuracy"] == pytest.approx(88.4, abs=0.01)
 
 
-PLACE = r"<!-- begin (\S+) (\S+)-(\w+) from (.+?) -->\n\n(.*?)\n\n<!-- end \1 \2-\3 -->"
-PLACES = [
-    found
-    for page in ("reproduction.md", "ablations.md")
-    for found in re.findall(PLACE, (ROOT / "docs" / page).read_text(), re.DOTALL)
-]
+PLACE = re.compile(
+    r"<!-- begin (\S+) (\S+)-(noniid|sbm) from (.+?)(?: --methods (\S+))? -->\n\n(.*?)\n\n"
+    r"<!-- end \1 \2-\3 -->",
+    re.DOTALL,
+)
+WITH_ALL_FAMILIES = ["ablations", "cifar10", "noniid"]
+PAGES = [*(ROOT / "docs").glob("reproduction/*.md"), *(ROOT / "docs").glob("ablations/*.md")]
+PLACES = [found for page in sorted(PAGES) for found in PLACE.findall(page.read_text())]
 
 
 def test_the_pages_have_tables() -> None:
-    pages = [(ROOT / "docs" / page).read_text() for page in ("reproduction.md", "ablations.md")]
-    assert len(PLACES) == sum(page.count("<!-- begin ") for page in pages) == 10
+    pages = [page.read_text() for page in PAGES]
+    assert len(PLACES) == sum(page.count("<!-- begin ") for page in pages) == 15
+
+
+def test_every_family_of_ablations_is_on_a_page() -> None:
+    words = ",".join(methods for *where, _, methods, _ in PLACES if where == WITH_ALL_FAMILIES)
+    assert sorted(words.split(",")) == sorted({row.family for row in ABLATIONS})
 
 
 _once = cache(find_records)
@@ -68,7 +75,7 @@ _once = cache(find_records)
 def benchmarks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The raw runs that the pages are made from, where the commands on the pages expect them."""
     root = tmp_path_factory.mktemp("records")
-    folders = {Path(folder) for *_, places, _ in PLACES for folder in places.split()}
+    folders = {Path(folder) for _, _, _, places, *_ in PLACES for folder in places.split()}
     for study in find_studies(BENCHMARKS):
         place = study.relative_to(ROOT)
         if folders & {place, *place.parents}:
@@ -90,14 +97,14 @@ def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("read_once")
 @pytest.mark.parametrize(
-    ("target", "dataset", "setting", "folders", "text"), PLACES, ids=lambda v: v[:20]
+    ("target", "dataset", "setting", "folders", "methods", "text"), PLACES, ids=lambda v: v[:20]
 )
 def test_the_numbers_of_the_pages_are_those_of_the_records(
-    benchmarks: Path, target: str, dataset: str, setting: Any, folders: str, text: str
+    benchmarks: Path, target: str, dataset: str, setting: Any, folders: str, methods: str, text: str
 ) -> None:
-    """If this fails: the commands are at the end of docs/reproduction.md"""
+    """If this fails: the commands are at the end of docs/reproduction/run.md"""
     study = Study(dataset, setting)
     places = [benchmarks / folder for folder in folders.split()]
-    measured, _ = collect(study, choose_rows(target), places)
+    measured, _ = collect(study, choose_rows(target, methods or "all"), places)
     shown, _ = without_shortened(measured, study)
     assert text == family_tables([summarise_row(m, study, measured) for m in shown])

@@ -1,4 +1,4 @@
-"""The page of results says what the page of the reproduction does, which is checked by records."""
+"""The page of results says what those of the reproduction do, which are checked by records."""
 
 import re
 from pathlib import Path
@@ -26,8 +26,8 @@ def _cells(line: str) -> list[str]:
 
 
 def _measured(dataset: str) -> list[dict[str, list[str]]]:
-    """The rows of `table1` on the page of the reproduction: non-IID, then non-IID SBM."""
-    page = (ROOT / "docs" / "reproduction.md").read_text()
+    """The rows of `table1` on its page of the reproduction: non-IID, then non-IID SBM."""
+    page = (ROOT / "docs" / "reproduction" / f"{dataset}.md").read_text()
     return [
         {cells[0]: cells for cells in map(_cells, text.splitlines())}
         for text in re.findall(TABLE1.format(dataset), page, re.DOTALL)

@@ -372,7 +372,7 @@ def test_a_stopped_run_goes_on_to_the_same_records(
     with pytest.raises(expected) as error:
         run_jobs([broken], watching(Silent(stop, after=8)))
     if expected is Interrupted:
-        assert str(error.value).endswith("the state is saved, the same command goes on")
+        assert str(error.value).endswith("the state is saved, the same command continues")
     saved = 8 if expected is Interrupted else 6  # a kill saves nothing more
     assert max(broken.folder.glob("checkpoint-*")).name == f"checkpoint-00000{saved}.safetensors"
     rounds = [0]

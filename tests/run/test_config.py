@@ -15,6 +15,7 @@ import scool
 from scool.algorithms import METHODS, SCooL
 from scool.data.catalogue import DataConfig
 from scool.errors import ConfigError, RunError
+from scool.evaluation.scores import describe_round
 from scool.learning.local_sgd import LocalSGD
 from scool.priors import SBM, Dirac
 from scool.recording.folder import RunFolder
@@ -23,7 +24,6 @@ from scool.run.config import RunConfig, Settings, config_of, default_run, recipe
 from scool.run.identity import GONE
 from scool.run.loop import fit
 from scool.run.options import as_dict, option_names, with_options
-from scool.run.round_row import describe_round
 from scool.sweep.comparison import Comparison
 from study_records import BENCHMARKS, headers
 from toys import classification, tanh_net

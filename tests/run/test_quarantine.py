@@ -13,12 +13,11 @@ from scool import DPSGD, IFCA, MMSBM, SPDB, FedFomo, LocalOnly, LocalSGD, SCooL,
 from scool.data.arrays import from_arrays
 from scool.data.federation import Federation
 from scool.errors import QuarantineError
-from scool.evaluation.scores import Scores
+from scool.evaluation.scores import Scores, describe_round
 from scool.graph.mixing import without
 from scool.health import Reason
 from scool.priors import SBM
 from scool.run.prepare import prepare_data
-from scool.run.round_row import describe_round
 from toys import (
     classification,
     poisoned,

@@ -1,4 +1,4 @@
-"""One method a file, and all methods in one list: a new one adds its lines here."""
+"""One method per file, and all methods in one list: a new one adds its lines here."""
 
 from typing import Any, TypeAlias
 
@@ -73,7 +73,7 @@ METHODS: dict[str, tuple[str, AnyAlgorithm]] = {
     "scool": ("the one to take: for each owner the kinds of cooperation that pay", Tracks()),
     "local": ("every client for itself", LocalOnly()),
     "fedavg": ("one common model through a server", FedAvg()),
-    "fedavg-ft": ("the same, fine-tuned by everyone before it is used", FedAvgFT()),
+    "fedavg-ft": ("the same, fine-tuned by each client before it is used", FedAvgFT()),
     "dpsgd": ("gossip on a fixed graph", DPSGD()),
     "fedprox": ("FedAvg, local steps pulled to the common model", FedProx()),
     "scaffold": ("FedAvg, local steps corrected for drift", Scaffold()),
@@ -134,4 +134,4 @@ METHODS: dict[str, tuple[str, AnyAlgorithm]] = {
         ),
     ),
 }
-"""By name, with a word on each."""
+"""All methods by name, each with a short description."""

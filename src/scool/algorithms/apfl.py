@@ -1,4 +1,4 @@
-"""Adaptive personalised federated learning: each client's own blend of two models."""
+"""Adaptive personalised federated learning: each client blends two models."""
 
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, final
@@ -25,7 +25,7 @@ class APFLState(NamedTuple):
     theta: Tree  # the blends
     common: Tree  # w, the common model, once per client
     own: Tree  # v, the personal models
-    alpha: Tensor  # (n,) of the clients held here: how much of the blend is their own
+    alpha: Tensor  # (n,) of the clients held here: the share of their own model in the blend
 
 
 @final

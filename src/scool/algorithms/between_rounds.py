@@ -1,6 +1,6 @@
-"""What each client does with its own model between rounds, as methods around a method.
+"""What each client does with its own model between rounds: methods that wrap a method.
 
-Neither needs a word from a peer. Both are about `theta`, the models that a method scores; common
+None of them needs a peer. All are about `theta`, the models that a method scores; common
 models that some train beside them (Ditto, pFedMe) are left alone.
 """
 
@@ -20,14 +20,14 @@ from scool.models.layers import is_statistic
 from scool.types import Info, Params, Tree
 
 AROUND = ("sgd", "validation", "averages", "learns_graph", "meets", "verbs")
-"""What a method around another one declares as that one does."""
+"""Declarations that a wrapper takes over from the method inside."""
 RECORDED = ("slow_momentum", "model_average", "patience", "fine_tune")
-"""What records say of the methods around another one."""
+"""The options of wrappers, as records name them."""
 
 
 @dataclass(frozen=True)
 class Around(Method[Any]):
-    """A method around another one: it needs what that one needs."""
+    """A wrapper around a method: it needs what that method needs."""
 
     method: Method[Any]
 
@@ -59,14 +59,14 @@ class Around(Method[Any]):
 
 class SlowState(NamedTuple):
     theta: Tree
-    method: Any  # the state of the method, without its theta, which is the above
+    method: Any  # the state of the method inside, without its theta, which is the field above
     velocity: Tree  # u
 
 
 @final
 @dataclass(frozen=True)
 class SlowMomentum(Around):
-    r"""A method whose clients repeat part of their last change in every round.
+    r"""A wrapper whose clients repeat part of their last change in every round.
 
     With $\theta'$ the model that a round of the method makes of $\theta^t$:
     $u^{t+1} = \beta u^t + \theta^t - \theta'$, $\theta^{t+1} = \theta^t - u^{t+1}$.
@@ -89,7 +89,7 @@ class SlowMomentum(Around):
         return SlowState(theta, state._replace(theta={}), velocity)
 
     def step(self, engine: Engine, state: SlowState, round: int) -> tuple[SlowState, Info]:
-        # the method may write over what it is given
+        # the method may overwrite what it is given
         before = {n: t.clone() for n, t in state.theta.items()}
         method, info = self.method.step(engine, state.method._replace(theta=state.theta), round)
         share = self.slow_momentum * engine.active[engine.owned.cpu()].double()
@@ -109,12 +109,12 @@ class AveragedState(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Averaged(Around):
-    r"""A method whose clients keep and use a moving average of their models over rounds.
+    r"""A wrapper whose clients keep and use a moving average of their models over rounds.
 
     $a^{t+1} = m\, a^t + (1 - m)\, \theta^{t+1}$, the plain mean at first. Training goes on from
-    $\theta$. The average of many late steps lies in a flatter place than each of them. The average
-    of a client in quarantine goes on towards the model it keeps, that of an absent one waits.
-    Izmailov et al., SWA, UAI 2018.
+    $\theta$. The average of many late steps lies in a flatter minimum than each of them. The
+    average of a client in quarantine goes on towards the model it keeps, that of an absent one
+    waits. Izmailov et al., SWA, UAI 2018.
     """
 
     model_average: float
@@ -150,11 +150,12 @@ class BestState(NamedTuple):
 @final
 @dataclass(frozen=True)
 class EarlyStopping(Around):
-    """A method whose run stops when the validation loss no longer falls, and keeps its best models.
+    """A wrapper that stops the run when the validation loss no longer falls, and keeps its best
+    models.
 
-    Every `every` rounds the mean over clients of the validation loss is looked at; an absent client
-    counts with its last one. After `patience` such looks without a lower mean the run is over. The
-    models that are scored and kept are those of the best look, of all clients together. A
+    The mean over clients of the validation loss is evaluated every `every` rounds; an absent client
+    counts with its last one. After `patience` evaluations without a lower mean the run is over. The
+    models that are scored and kept are those of the best evaluation, of all clients together. A
     federation without validation data sets a fifth of the training samples aside.
     """
 
@@ -199,10 +200,10 @@ class TunedState(NamedTuple):
 @final
 @dataclass(frozen=True)
 class FineTuned(Around):
-    """A method whose clients train on, each alone on its own data, before their models are judged.
+    """A wrapper whose clients train on, each alone on its own data, before their models are judged.
 
-    This happens once, when all else is done: after the last of `rounds`, or where `patience` ends
-    the run. Clients that are absent then do it too, since it needs nobody else. A client whose
+    This happens once, at the end: after the last of `rounds`, or where `patience` ends
+    the run. Absent clients do it too, since it needs no other client. A client whose
     numbers stop being finite meanwhile goes into quarantine with the model that it had.
     """
 
@@ -240,23 +241,23 @@ def check_shares(slow_momentum: float = 0.0, model_average: float = 0.0) -> None
 
 
 def check_goes_on(method: Method[Any], slow_momentum: float) -> None:
-    """Refuse momentum on models from which nobody goes on."""
-    remedy = f"{type(method.plain).__name__} does not go on from the models it scores; give 0"
+    """Refuse momentum on models that the next round does not start from."""
+    remedy = f"{type(method.plain).__name__} starts no round from the models it scores; give 0"
     require(method.trains_theta or not slow_momentum, "slow_momentum", slow_momentum, remedy)
 
 
 def with_between(
     method: Method[Any], slow_momentum: float = 0.0, model_average: float = 0.0
 ) -> Method[Any]:
-    """The method with what is asked for; itself where that is nothing."""
+    """The method in the wrappers that are asked for; itself if none is."""
     if slow_momentum:
         method = SlowMomentum(method, slow_momentum)
     return Averaged(method, model_average) if model_average else method
 
 
 def with_share(method: Method[Any], participation: float) -> Method[Any]:
-    """The method with the share of clients that take part in a round, where it has an option of its
-    own for that: a server then asks this share. The engine leaves clients out for all others.
+    """The method with the share of clients that take part in a round, where it has an option for
+    that: a server then asks this share. For all other methods the engine leaves clients out.
 
     Raises:
         ConfigError: the method has another share already.

@@ -17,7 +17,7 @@ from scool.learning.local_sgd import LocalSGD
 from scool.models.stack import flat
 from scool.types import Info, Params, Tree
 
-EXPLODED = 1000  # a loss so many times that of the uninformed predictor does not come back
+EXPLODED = 1000  # a loss this many times that of the uninformed predictor does not recover
 
 
 class CGAState(NamedTuple):
@@ -33,8 +33,9 @@ class CGA(Method[CGAState]):
     r"""$\theta_i \leftarrow \sum_j \pi_{ij} \theta_j - \tilde g_i$, with the $\tilde g_i$ closest
     to $a = \pi_{ii} g_{ii}$ that no cross gradient contradicts.
 
-    $g_{ij}$ is what the local steps of client j take off the model of client i: with --steps 1 the
-    cross gradient times the learning rate. $G$ has the rows $\pi_{ij} g_{ij}$, $j \ne i$;
+    $g_{ij}$ is the change, negated, that the local steps of client j make to the model of client i:
+    with --steps 1 the cross gradient times the learning rate. $G$ has the rows $\pi_{ij} g_{ij}$,
+    $j \ne i$;
 
     $\min_z \frac12 \|z - a\|^2$ with $G z \ge 0$, in the dual $\min_{u \ge m} \frac12 u^\top G
     G^\top u + a^\top G^\top u$ and $\tilde g = a + G^\top u$ (the margin m is 0 in the paper).
@@ -42,12 +43,12 @@ class CGA(Method[CGAState]):
     Momentum: $v \leftarrow \beta v + \tilde g$, and in place of $\tilde g$ the step $\tilde g +
     \beta v$ (`official`) or $v$ (`paper`).
 
-    Many local steps may diverge, as in the paper's table: a client whose loss is not a number, or
-    a thousand times that of the uninformed predictor, stops where it is, its neighbours go on
-    without it, and `diverged` in the record counts such clients. Traffic: two models an edge and
-    direction, and a byte to everyone, whether one goes on; the average costs nothing, as everyone
-    has seen its neighbours' models. Memory: as many models as there are edges and clients.
-    Esfandiari et al., ICML 2021.
+    Many local steps may diverge, as in the paper's table: a client whose loss is not a number, or a
+    thousand times that of the uninformed predictor, stops where it is, its neighbours go on without
+    it, and `diverged` in the record counts such clients. Traffic: two models per edge and
+    direction, and a byte to all clients, whether one goes on; the average costs nothing, as each
+    client has seen its neighbours' models. Memory: one model per edge and client. Esfandiari et
+    al., ICML 2021.
     """
 
     verbs = frozenset({"train_at", "products", "weighted_sums", "mix", "gather"})

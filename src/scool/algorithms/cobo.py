@@ -16,7 +16,7 @@ from scool.types import Info, Params, Tree
 
 class CoBoState(NamedTuple):
     theta: Tree
-    w: Tensor  # (K, K) symmetric, in [0, 1]: how far pairs pull at each other; 1 with oneself
+    w: Tensor  # (K, K) symmetric, in [0, 1]: the pull between pairs; 1 on the diagonal
 
 
 @final
@@ -26,15 +26,15 @@ class CoBo(Method[CoBoState]):
     $w_{ij} = \arg\max_{w \in [0, 1]} w \langle \nabla L_i(m_{ij}), \nabla L_j(m_{ij}) \rangle$ with
     $m_{ij} = \frac{1}{2} (\theta_i + \theta_j)$.
 
-    In each of `meetings` pairings a client meets one other, and $w_{ij} \leftarrow [w_{ij} + \gamma
-    \langle \nabla L_i(m_{ij}), \nabla L_j(m_{ij}) \rangle]_{[0, 1]}$, from 1 at first. Then
+    In each of `meetings` pairings a client meets one other client, and $w_{ij} \leftarrow [w_{ij} +
+    \gamma \langle \nabla L_i(m_{ij}), \nabla L_j(m_{ij}) \rangle]_{[0, 1]}$, from 1 at first. Then
     $\theta_i^{t+1} = \theta_i^t - \Delta_i - \sum_j r_{ij} (\theta_i^t - \theta_j^t)$ with
-    $\Delta_i$ what local training takes off and
-    $r_{ij} = \rho\, w_{ij} / \max(\sum_m w_{im}, \sum_m w_{jm})$.
+    $-\Delta_i$ the change by local training and $r_{ij} = \rho\, w_{ij} / \max(\sum_m w_{im},
+    \sum_m w_{jm})$.
 
     The pairings go round, so that all pairs meet equally often. `graph` holds the $r_{ij}$ and what
-    they leave to oneself. Traffic: a model an edge and direction, and for each meeting a model and
-    a gradient per client. Hashemi, He, Jaggi, NeurIPS 2024.
+    they leave to the client itself. Traffic: one model per edge and direction, and for each meeting
+    a model and a gradient per client. Hashemi, He, Jaggi, NeurIPS 2024.
     """
 
     learns_graph = True
@@ -77,7 +77,7 @@ class CoBo(Method[CoBoState]):
         k = engine.num_clients
         rng = generator(engine.seed, "cobo")
         place = torch.randperm(k, generator=rng)
-        turns = k - 1 + k % 2  # pairings in which everyone meets everyone
+        turns = k - 1 + k % 2  # pairings in which all meet each other
         found: list[Tensor] = []
         for m in range(min(self.meetings, turns)):
             turn = (round * self.meetings + m) % turns
@@ -89,7 +89,7 @@ class CoBo(Method[CoBoState]):
 
 
 def partners(count: int, turn: int) -> Tensor:
-    """(K,) whom each meets in a turn of a tournament; itself where it has a rest.
+    """(K,) the partner of each client in a round of a tournament; itself where it sits out.
 
     >>> partners(4, 0), partners(4, 1), partners(4, 2)
     (tensor([3, 2, 1, 0]), tensor([2, 3, 0, 1]), tensor([1, 0, 3, 2]))
@@ -104,7 +104,8 @@ def partners(count: int, turn: int) -> Tensor:
 
 
 def midpoints(pairs: Tensor) -> Tensor:
-    """(K, K) weights of the model half-way to the client that one meets; one's own without any."""
+    """(K, K) weights of the model half-way to the client that each meets; its own where there is
+    none."""
     half = pairs.double() / 2
     return half + torch.diag(1 - half.sum(dim=1))
 

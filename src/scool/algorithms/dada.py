@@ -82,7 +82,7 @@ class Dada(Method[DadaState]):
         return DadaState(theta, w, length), info
 
     def _meet(self, engine: Engine, w: Tensor, round: int) -> tuple[Tensor, Tensor]:
-        """(K, K) bool: each client's neighbours, and all whose models it fetches."""
+        """(K, K) bool, twice: each client's neighbours, and all clients whose models it fetches."""
         k = engine.num_clients
         peers = engine.active[:, None] & engine.active & ~torch.eye(k, dtype=torch.bool)
         count = num_kept(k, self.fraction)
@@ -94,7 +94,7 @@ class Dada(Method[DadaState]):
 
 
 def _among(w: Tensor, active: Tensor) -> Tensor:
-    """The edges of those who are active; a client that loses its last one starts over with all."""
+    """The edges between active clients; a client that loses its last edge starts over with all."""
     pairs = active[:, None] & active & ~torch.eye(len(w), dtype=torch.bool)
     w = w.where(pairs, 0.0)
     alone = ~w.any(dim=1)
@@ -102,8 +102,8 @@ def _among(w: Tensor, active: Tensor) -> Tensor:
 
 
 class GraphObjective(NamedTuple):
-    """What the graph minimises while the models stand still. Without edges a client counts
-    nowhere."""
+    """What the graph minimises while the models are fixed. A client without edges enters no
+    term."""
 
     z: Tensor  # (K, K) squared distances, 0 for pairs that have not met
     loss: Tensor  # (K,)
@@ -125,7 +125,8 @@ class GraphObjective(NamedTuple):
     def descend(
         self, w: Tensor, pairs: Tensor, length: Tensor, steps: int
     ) -> tuple[Tensor, Tensor]:
-        """Projected gradient steps on some pairs, and the length that the last one had."""
+        """Projected gradient steps on some pairs; the new weights, and the length of the last
+        step."""
         value = self(w)
         connected = w.any(dim=1)
         for _ in range(steps):

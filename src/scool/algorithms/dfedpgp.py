@@ -33,7 +33,7 @@ class DFedPGP(Method[DFedPGPState]):
 
     $P_{ij} = \frac{1}{1 + d}$ for $i = j$ and the $d$ clients i that j sends to: columns sum to
     one, rows need not, and $\mu$ makes up for that. The weights on the $z_j$, which are what
-    `graph` holds, sum to one. Heads never travel. Traffic: `degree` bodies a client and round.
+    `graph` holds, sum to one. Heads never travel. Traffic: `degree` bodies per client and round.
     Liu, Shi, Li, Wu, Wang, Shen, CVPR 2024.
     """
 
@@ -41,12 +41,12 @@ class DFedPGP(Method[DFedPGPState]):
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     head_epochs: int = 1
-    """Passes over the own data for the head, before those for the body (`epochs` or `steps`)."""
+    """Passes over its own data for the head, before those for the body (`epochs` or `steps`)."""
     personal: str = "head"
-    """Tensors that stay: head (the last layer), norm (all normalisation), or layers by name, with
-    commas between."""
+    """Tensors that stay: head (the last layer), norm (all normalisation), or names of layers,
+    separated by commas."""
     degree: int = 10
-    """Random peers that a client sends its body to, drawn for every round."""
+    """Random peers that a client sends its body to, drawn in every round."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -72,7 +72,7 @@ class DFedPGP(Method[DFedPGPState]):
         return DFedPGPState(half | body, mass), {"train_loss": loss, "graph": graph}
 
     def _arrows(self, engine: Engine, round: int) -> Tensor:
-        """(K, K) P: column j says how client j hands its mass on; all to itself if not active."""
+        """(K, K) P: column j says how client j passes its mass on; all to itself if not active."""
         k = engine.num_clients
         luck = uniform(derive(engine.seed, "dfedpgp", round), torch.arange(k), (k,))
         peers = engine.active[:, None] & engine.active & ~torch.eye(k, dtype=torch.bool)

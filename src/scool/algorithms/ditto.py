@@ -27,9 +27,9 @@ class Ditto(Method[DittoState]):
     $y_i \leftarrow y_i - \eta \nabla L(y_i)$ from $y_i = x^t$, and $x^{t+1}$ is the mean of the
     $y_i$ weighted by samples.
 
-    A client that does not take part keeps its v. The personal models are evaluated, so
-    `train_loss` is theirs; `graph` holds the weights of the common model. Traffic: two models a
-    participant and round. Li, Hu, Beirami, Smith, ICML 2021.
+    A client that does not take part keeps its v. The personal models are evaluated, so `train_loss`
+    is theirs; `graph` holds the weights of the common model. Traffic: two models per participant
+    and round. Li, Hu, Beirami, Smith, ICML 2021.
     """
 
     meets = "server"

@@ -46,7 +46,7 @@ class DPSGD(Method[DPSGDState]):
     matrix: str = ""
     """File (.npy, .csv, .txt) with your own K x K weights instead of a topology."""
     weights: Tensor | None = field(default=None, compare=False)
-    """The same as a tensor; from Python, and in records, which hold what the file held."""
+    """The same as a tensor: from Python, and in records, which hold the contents of the file."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -77,7 +77,7 @@ class DPSGD(Method[DPSGDState]):
         return state._replace(theta=theta), {"train_loss": loss, "graph": state.w}
 
     def _mixing_matrix(self, engine: Engine) -> Tensor:
-        """(K, K) your own, checked, or that of the topology."""
+        """(K, K) your own matrix, checked, or that of the topology."""
         own = read_matrix(self.matrix) if self.matrix else self.weights
         if own is None:
             return matrix_of(self, engine.num_clients, engine.seed)

@@ -1,4 +1,5 @@
-"""Adaptive local aggregation: everyone decides number by number what the common model may say."""
+"""Adaptive local aggregation: each client decides for each parameter how much of the common model
+it takes."""
 
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, final
@@ -24,7 +25,7 @@ from scool.types import Info, Params, Tree
 class FedALAState(NamedTuple):
     theta: Tree  # what each client begins its next local phase with
     weights: Tree  # W, of the layers whose weights are learned
-    begun: Tensor  # (K,) bool: who has learned its weights before
+    begun: Tensor  # (K,) bool: clients that have learned their weights before
 
 
 @final
@@ -33,12 +34,12 @@ class FedALA(Method[FedALAState]):
     r"""$\theta_i \leftarrow \theta_i^{t+1/2} + W_i \odot (x^{t+1} - \theta_i^{t+1/2})$, where W is
     1 but in the layers `learned`.
 
-    $x^{t+1}$ is the mean of the $\theta_i^{t+1/2}$ weighted by samples. There
-    $W_i \leftarrow [W_i - \eta_w \nabla L(b; \theta_i) \odot (x^{t+1} -
-    \theta_i^{t+1/2})]_{[0, 1]}$ batch by batch, with $\theta_i$ recomputed after each: for
-    `start_epochs` when a client does so for the first time, from all 1, later for `weight_epochs`.
+    $x^{t+1}$ is the mean of the $\theta_i^{t+1/2}$ weighted by samples. There $W_i \leftarrow [W_i
+    - \eta_w \nabla L(b; \theta_i) \odot (x^{t+1} - \theta_i^{t+1/2})]_{[0, 1]}$ batch by batch,
+    with $\theta_i$ recomputed after each: for `start_epochs` and from all 1 when a client does so
+    for the first time, later for `weight_epochs`.
 
-    A client that does not take part keeps its model and its weights. Traffic: two models a
+    A client that does not take part keeps its model and its weights. Traffic: two models per
     participant and round. Zhang, Hua, Wang, Song, Xue, Ma, Guan, AAAI 2023.
     """
 
@@ -47,12 +48,12 @@ class FedALA(Method[FedALAState]):
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     learned: str = "head"
-    """Layers whose weights are learned, with commas between: head (the last), norm, or by name;
-    empty for all. The others are taken from the common model."""
+    """Layers whose weights are learned, separated by commas: head (the last), norm, or names; empty
+    for all. The others are taken from the common model."""
     weight_lr: float = 1.0
     """Learning rate of the weights."""
     weight_epochs: int = 1
-    """Passes over the own data, in every round, that the weights learn for."""
+    """Passes over its own data, in every round, in which a client learns the weights."""
     start_epochs: int = 10
     """The same in a client's first round."""
     participation: float = 1.0

@@ -38,7 +38,8 @@ class FedAMP(Method[FedAMPState]):
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     sigma: float = 0.1
-    """Width of the attention, in units of the mean squared distance: less looks closer by."""
+    """Width of the attention, in units of the mean squared distance: a small one favours close
+    models."""
     alpha: float = 0.9
     """The share that the client with the closest peers takes from them, in [0, 1]."""
     lam: float = 1.0
@@ -63,7 +64,7 @@ class FedAMP(Method[FedAMPState]):
 
 
 def attention(distances: Tensor, active: Tensor, sigma: float, alpha: float) -> Tensor:
-    r"""(K, K) $\xi$ of the squared distances (K, K); who is not active stays alone.
+    r"""(K, K) $\xi$ of the squared distances (K, K); inactive clients stay alone.
 
     >>> near = torch.tensor([[0.0, 1.0, 9.0], [1.0, 0.0, 9.0], [9.0, 9.0, 0.0]]).double()
     >>> attention(near, torch.ones(3, dtype=torch.bool), sigma=0.1, alpha=0.5).round(decimals=3)

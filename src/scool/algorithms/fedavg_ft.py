@@ -1,4 +1,4 @@
-"""One common model, fine-tuned by everyone before it is used."""
+"""One common model, fine-tuned by each client before it is used."""
 
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, final
@@ -23,16 +23,16 @@ class FedAvgFTState(NamedTuple):
 @final
 @dataclass(frozen=True)
 class FedAvgFT(Method[FedAvgFTState]):
-    r"""FedAvg, and what each client makes of the common model on its own data.
+    r"""FedAvg; each client then fine-tunes the common model on its own data.
 
     $y_i \leftarrow y_i - \eta \nabla L(y_i)$ from $y_i = x^t$ for $i \in A$, and
     $x^{t+1} = \sum_{i \in A} \frac{n_i}{\sum_A n} y_i$;
     $\theta_i \leftarrow \theta_i - \eta \nabla L(\theta_i)$ from $\theta_i = x^{t+1}$, for
     `finetune_epochs`.
 
-    The $\theta_i$ are evaluated; nobody goes on from them. `train_loss` is that of the $y_i$,
-    `graph` the weights of the common model. Traffic: two models per participant and round; all
-    clients compute `finetune_epochs` more. Yu, Bagdasaryan, Shmatikov, 2020.
+    The $\theta_i$ are evaluated; training does not continue from them. `train_loss` is that of the
+    $y_i$, `graph` the weights of the common model. Traffic: two models per participant and round;
+    all clients compute `finetune_epochs` more. Yu, Bagdasaryan, Shmatikov, 2020.
     """
 
     meets = "server"
@@ -41,7 +41,7 @@ class FedAvgFT(Method[FedAvgFTState]):
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     finetune_epochs: int = 1
-    """Passes over the own data that fit the common model to each client."""
+    """Passes over its own data by which each client fits the common model to itself."""
     participation: float = 1.0
     """Fraction of the clients that take part in a round."""
 

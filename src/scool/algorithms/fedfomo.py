@@ -18,7 +18,7 @@ from scool.types import Info, Params, Tree
 
 class FedFomoState(NamedTuple):
     theta: Tree  # a_i, where the next local phase begins
-    sent: Tree  # what each client last had to offer: its model after a local phase
+    sent: Tree  # what each client last offered: its model after a local phase
     affinity: Tensor  # (K, K) P, how much each model has helped so far
 
 

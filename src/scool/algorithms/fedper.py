@@ -29,7 +29,7 @@ class FedPer(Method[FedPerState]):
     $x \leftarrow \sum_{i \in A} \frac{n_i}{\sum_A n} x_i$.
 
     A client that does not take part keeps its head and is evaluated with it on the common body.
-    Traffic: two bodies a participant and round. Arivazhagan et al., 2019.
+    Traffic: two bodies per participant and round. Arivazhagan et al., 2019.
     """
 
     meets = "server"
@@ -37,8 +37,8 @@ class FedPer(Method[FedPerState]):
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     personal: str = "head"
-    """Tensors that stay: head (the last layer), norm (all normalisation), or layers by name, with
-    commas between."""
+    """Tensors that stay: head (the last layer), norm (all normalisation), or names of layers,
+    separated by commas."""
     participation: float = 1.0
     """Fraction of the clients that take part in a round."""
 

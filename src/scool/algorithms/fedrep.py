@@ -30,7 +30,7 @@ class FedRep(Method[FedRepState]):
     $x^{t+1} = \sum_{i \in A} \frac{n_i}{\sum_A n} x_i$.
 
     A client that does not take part keeps its head and is evaluated with it on the common body;
-    `train_loss` is that of the body's steps. Traffic: two bodies a participant and round.
+    `train_loss` is that of the body's steps. Traffic: two bodies per participant and round.
     Collins et al., ICML 2021.
     """
 
@@ -39,10 +39,10 @@ class FedRep(Method[FedRepState]):
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     head_epochs: int = 5
-    """Passes over the own data for the head, before those for the body (`epochs` or `steps`)."""
+    """Passes over its own data for the head, before those for the body (`epochs` or `steps`)."""
     personal: str = "head"
-    """Tensors that stay: head (the last layer), norm (all normalisation), or layers by name, with
-    commas between."""
+    """Tensors that stay: head (the last layer), norm (all normalisation), or names of layers,
+    separated by commas."""
     participation: float = 1.0
     """Fraction of the clients that take part in a round."""
 

@@ -19,7 +19,7 @@ from scool.types import Info, Params, Tree
 
 class IFCAState(NamedTuple):
     theta: Tree  # the model of each client's cluster
-    clusters: Tree  # (M, ...) the models of all clusters, known to everyone
+    clusters: Tree  # (M, ...) the models of all clusters, known to all clients
 
 
 @final
@@ -28,13 +28,13 @@ class IFCA(Method[IFCAState]):
     r"""$m_i = \arg\min_m L_i(c_m)$ over the cluster models c; client i trains $c_{m_i}$ to
     $\theta_i$; then $c_m = \sum_{i: m_i = m} \frac{n_i}{\sum n} \theta_i$.
 
-    Losses are those of all own training samples. A cluster that nobody chose keeps its model. The
-    clusters must start apart, and no start may be better than the others: the first is
+    Losses are those of all own training samples. A cluster that no client chose keeps its model.
+    The clusters must start apart, and no start may be better than the others: the first is
     $\theta^0$, each other one has the entries of every tensor of $\theta^0$ shuffled, which is as
     good as a new draw. Each client is evaluated with the model of its cluster.
 
-    Everyone has to know all M models, so a round costs a sum of M models over all clients,
-    $2 (K - 1)$ messages a tensor. Ghosh et al., NeurIPS 2020.
+    Every client has to know all M models, so a round costs a sum of M models over all clients, $2
+    (K - 1)$ messages per tensor. Ghosh et al., NeurIPS 2020.
     """
 
     meets = "server"
@@ -66,7 +66,7 @@ class IFCA(Method[IFCAState]):
         members = F.one_hot(chosen, self.num_clusters) * (engine.sizes * engine.active)[:, None]
         shares = members / members.sum(dim=0).clamp(min=1).double()  # (K, M), columns sum to 1
         clusters = _averages(engine, shares, half, state.clusters)
-        empty = ~shares.any(dim=0)[chosen]  # the cluster of a client in quarantine, nobody else in
+        empty = ~shares.any(dim=0)[chosen]  # a cluster that only clients in quarantine chose
         graph = shares.T[chosen] + torch.diag(empty.double())
         theta = _models(engine, clusters, chosen)
         return IFCAState(theta, clusters), {"train_loss": loss, "graph": graph, "blocks": chosen}

@@ -35,12 +35,12 @@ class L2C(Method[L2CState]):
     r"""$\theta_i^{t+1} = \theta_i^t - \sum_j w_{ij} \Delta_j$ with $w_{i\cdot} =
     \mathrm{softmax}(\alpha_{i\cdot})$, $\alpha_i$ trained by Adam on $L^{val}_i(\theta_i^{t+1})$.
 
-    $\Delta_j$ is what local training took off model j. All weights are equal at first; alpha takes
-    one step per round, after the mixing. From the round after `sparsify_round` on a client keeps
-    itself and its best peers.
+    $-\Delta_j$ is the change of model j in local training. All weights are equal at first; alpha
+    takes one step per round, after the mixing. From the round after `sparsify_round` on a client
+    keeps itself and its best peers.
 
-    Rows that differ drive models apart, and updates of models that lie apart correct nobody's
-    errors: for that there is $\theta_i^{t+1} = \sum_j w_{ij} \theta_j^{t+1/2}$ (`average`).
+    Rows that differ drive models apart, and updates of models that lie apart correct no client's
+    errors: hence $\theta_i^{t+1} = \sum_j w_{ij} \theta_j^{t+1/2}$ (`average`).
     Traffic: one update (or model) for every nonzero weight. Li et al., CVPR 2022,
     reconstructed from the abstract and a public port.
     """

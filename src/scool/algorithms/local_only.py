@@ -1,4 +1,4 @@
-"""Every client for itself: the row that any cooperation has to beat."""
+"""Every client for itself: the baseline that any cooperation has to beat."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple, final

@@ -45,10 +45,10 @@ class MetaL2C(Method[MetaL2CState]):
     clients' encoders.
 
     SCooL's encoder sees updates of norm 1, whose entries are so small that all embeddings are
-    alike, and here no likelihood tells clients apart meanwhile: so the entries get a root mean
+    alike, and here no likelihood tells clients apart at first: so the entries get a root mean
     square of 1 (`input_scale`).
 
-    Traffic: one update for every nonzero weight, everyone's embedding to everyone, and the sum of
+    Traffic: one update for every nonzero weight, every embedding to all clients, and the sum of
     the encoder's gradients. Li et al., CVPR 2022, reconstructed from the abstract and a public
     port.
     """

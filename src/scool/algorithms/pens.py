@@ -17,7 +17,7 @@ from scool.types import Info, Params, Tree
 
 class PENSState(NamedTuple):
     theta: Tree
-    picked: Tensor  # (K, K) how often client j was among the best of client i
+    picked: Tensor  # (K, K) how often client j was among the best peers of client i
 
 
 @final
@@ -29,7 +29,7 @@ class PENS(Method[PENSState]):
     In the first `select_rounds` rounds T a client fetches the models of random peers, and $B_i$
     are the `top` among them with the lowest loss on its own training data. After that its
     neighbours are the peers picked more often than the $T \cdot \text{top} / (K - 1)$ times that
-    chance would give (the one picked most where there is none), and $B_i$ are `top` random ones of
+    chance would give (if there are none, the one picked most), and $B_i$ are `top` random ones of
     them.
 
     Traffic: `fraction` times K models per client in the first rounds, `top` models later. Onoszko,

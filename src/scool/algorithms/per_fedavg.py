@@ -19,7 +19,7 @@ from scool.learning.local_sgd import LocalSGD
 from scool.models.layers import is_statistic
 from scool.types import Info, Params, Tree
 
-DELTA = 1e-2  # length of the difference that stands for the Hessian, times the gradient
+DELTA = 1e-2  # length of the difference that approximates the Hessian, times the gradient
 
 
 class PerFedAvgState(NamedTuple):
@@ -88,7 +88,8 @@ class PerFedAvg(Method[PerFedAvgState]):
     def _meta_step(
         self, engine: Engine, y: Tree, round: int, batch: int, going: Tensor
     ) -> tuple[Tree, Tensor]:
-        """The models after one step of those that go on, and their losses before it (K,)."""
+        """The models after one step of the clients that still train, and their losses before it
+        (K,)."""
         outer = replace(self.sgd.at_round(round), steps=1)
         plain = LocalSGD(lr=self.inner_lr, steps=1, batch_size=self.sgd.batch_size)
         inner = engine.train(y, plain, batch + 1, among=going).theta

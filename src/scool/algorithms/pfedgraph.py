@@ -29,9 +29,9 @@ class PFedGraph(Method[PFedGraphState]):
     counts as 1. The minimum is the projection of $p + c_i / (2 \alpha)$ on the simplex, so most
     weights are 0.
 
-    A proximal term towards the mixture, `mu`, stands for the cosine that the published local
-    training adds to the loss. Traffic: two models per client, through a server that compares them.
-    Ye et al., ICML 2023.
+    A proximal term towards the mixture, `mu`, replaces the cosine that the published local training
+    adds to the loss. Traffic: two models per client, through a server that compares them. Ye et
+    al., ICML 2023.
     """
 
     meets = "server"
@@ -40,7 +40,7 @@ class PFedGraph(Method[PFedGraphState]):
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     alpha: float = 0.8
-    """How much the weights keep to the shares of the samples rather than to similar models."""
+    """How much the weights follow the shares of the samples rather than similar models."""
     mu: float = 0.0
     """Pull of the local steps towards the model they begin with."""
 

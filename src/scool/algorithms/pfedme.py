@@ -28,7 +28,7 @@ class PFedMe(Method[PFedMeState]):
     A participant starts with $x_i = x^t$ and repeats, once an epoch,
 
     $\theta_i \approx \arg\min L_i(\theta) + \frac{\lambda}{2} \|\theta - x_i\|^2$ by SGD from its
-    last $\theta_i$, one pass over the own data;
+    last $\theta_i$, one pass over its own data;
     $x_i \leftarrow x_i - \eta' \lambda (x_i - \theta_i)$, with $\eta' \lambda$ = `outer_step`.
 
     Then $x^{t+1} = (1 - \beta) x^t + \beta \sum_{i \in A} \frac{n_i}{\sum_A n} x_i$. The personal
@@ -69,7 +69,7 @@ class PFedMe(Method[PFedMeState]):
         once = replace(self.sgd.at_round(round), epochs=1)
         losses: list[Tensor] = []
         for r in range(repetitions):
-            batches = round * repetitions + r  # each repetition goes on with the next batches
+            batches = round * repetitions + r  # each repetition continues with the next batches
             pull = Pull(copy, self.lam)
             theta, loss = engine.train(theta, once, batches, among=chosen, pull=pull)
             copy = {n: x - self.outer_step * (x - theta[n]) for n, x in copy.items()}

@@ -1,4 +1,4 @@
-"""Federated averaging whose local steps are corrected for what sets clients apart."""
+"""Federated averaging whose local steps are corrected for the differences between clients."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
@@ -36,7 +36,7 @@ class Scaffold(Method[ScaffoldState]):
     clients. All begin at 0. Local steps then go where the mean of all goes, however long they are;
     with $c = c_i = 0$ throughout this is FedAvg.
 
-    Every client is evaluated with x. Traffic: two models and two control variates a participant
+    Every client is evaluated with x. Traffic: two models and two control variates per participant
     and round, in two messages. Karimireddy et al., ICML 2020, option II.
     """
 
@@ -71,7 +71,7 @@ class Scaffold(Method[ScaffoldState]):
         took = (chosen & engine.active)[mine].double()
         steps = self.sgd.steps_per_round(engine.sizes).clamp(min=1)[mine].double()
         scale = took / (steps * self.sgd.rate(round))
-        change = {  # of c_i; 0 where nobody trained
+        change = {  # of c_i; 0 where no client trained
             n: per_client(scale, t) * (x[n] - half[n]) - per_client(took, t) * t
             for n, t in c.items()
         }

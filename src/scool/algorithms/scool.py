@@ -37,14 +37,14 @@ from scool.priors.base import Difference, check_posterior
 from scool.randomness import derive
 from scool.types import Info, Params, Tree
 
-AGAIN = 3  # rounds between choices after somebody came back: its model has to catch up
+AGAIN = 3  # rounds between choices after a client came back: its model has to catch up
 
 
 class SCooLState(NamedTuple):
     theta: Tree  # theta^t
     theta0: Params  # the common first model
     graph: Any  # the prior's state; graph.w are edges or a matrix
-    neighbours: Edges  # N_i; everyone (no pair listed, True everywhere) until the choice
+    neighbours: Edges  # N_i; all clients (no pair listed, True everywhere) until the choice
     cross_loss: Edges  # L_ij, averaged over rounds where asked for; NaN where not known
 
 
@@ -72,7 +72,7 @@ class SCooL(Method[SCooLState]):
     likelihood: Literal["auto", "own", "shared"] = "auto"
     """own: case 1.1, a model explains its own data; shared: case 1.2, also its peers' data."""
     likelihood_reduction: Literal["mean", "sum"] = "mean"
-    """How a client's samples enter the posterior; the sum saturates it."""
+    """How a client's samples enter the posterior; a sum saturates it."""
     cross_gradient: Literal["local", "exact"] = "local"
     """local: grad L(D_j; theta_j) stands for grad L(D_j; theta_i); exact needs --steps 1."""
     cross_ema: float = 0.0
@@ -87,16 +87,16 @@ class SCooL(Method[SCooLState]):
     candidates: int = -1
     """Peers tried per round until the graph is sparse; 0: all; -1: all, or 64 of more than 500."""
     peers: Literal["best", "drawn"] = "best"
-    """Which are kept: the best, once and for all, or every round others, drawn by w."""
+    """Which are kept: the best, once and for all, or new ones drawn by w in every round."""
     keep_self: bool = True
-    """A client always stays its own neighbour and does not count as a peer."""
+    """A client is always its own neighbour, which does not count as a peer."""
     model_precision: float = 0.0
     """lambda of the Gaussian prior on the models, exp(-lambda/2 ||theta||^2)."""
     model_coupling: float = 0.0
     """lambda of case 1.2 x 2.1: also pull the models of neighbours together (a heuristic)."""
     personal: str = ""
-    """Layers that are never mixed: `head`, `norm` (all that normalise), or names with commas
-    between; empty mixes all."""
+    """Layers that are never mixed: `head`, `norm` (all that normalise), or names separated by
+    commas; empty: all are mixed."""
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -106,7 +106,7 @@ class SCooL(Method[SCooLState]):
 
     @property
     def _prior(self) -> Prior[Any]:
-        """The prior as the contract sees it; its state is its own business."""
+        """The prior as the contract sees it, whatever the type of its state."""
         return cast("Prior[Any]", self.prior)
 
     @property
@@ -136,11 +136,11 @@ class SCooL(Method[SCooLState]):
         return verbs_of(self)
 
     def shared(self, engine: Engine, tree: Tree) -> Tree:
-        """The tensors that may be mixed, of a model or of many."""
+        """The tensors that may be mixed, of one model or of a stack."""
         return only(tree, split_names(tree, self.personal, engine.norms).shared)
 
     def learned(self, engine: Engine, tree: Tree) -> Tree:
-        """Those of them that gradients move, which is all that priors look at."""
+        """The shared tensors that gradients move: all that priors look at."""
         return {n: t for n, t in self.shared(engine, tree).items() if not is_statistic(n)}
 
     def init(self, engine: Engine, theta0: Params) -> SCooLState:
@@ -180,8 +180,8 @@ class SCooL(Method[SCooLState]):
         return state._replace(theta=theta, graph=graph, neighbours=neighbours), info
 
     def _cross_losses(self, engine: Engine, state: SCooLState, half: Tree, round: int) -> Edges:
-        """L_ij of the pairs still in the graph. Candidates and drawn peers come and go: a pair that
-        is not measured this time keeps its last loss."""
+        """L_ij of the pairs still in the graph. Candidates and drawn peers change: a pair that is
+        not measured this time keeps its last loss."""
         pairs = self._pairs(engine, state, round)
         loss = engine.cross_loss(half, pairs, self.draw, round)
         before = state.cross_loss.lookup(loss)
@@ -193,8 +193,8 @@ class SCooL(Method[SCooLState]):
         return loss
 
     def _evidence(self, engine: Engine, state: SCooLState, half: Tree, round: int) -> Evidence:
-        """What is known of the pairs, and what the clients report of their updates where the prior
-        asks for it."""
+        """The losses of the pairs, and what the clients report of their updates if the prior asks
+        for it."""
         loss, shared = state.cross_loss, self.learned(engine, half)
         loss = loss.take(loss.values.isfinite()).among(engine.active)
         log_lik, uniform = log_likelihoods(self, engine, shared, loss)
@@ -206,7 +206,7 @@ class SCooL(Method[SCooLState]):
         return known._replace(round=round, seed=engine.seed)
 
     def _m_step(self, engine: Engine, graph: Any, evidence: Evidence) -> Any:
-        """[M] of the prior, with its gradient over all clients where it asks for it."""
+        """[M] of the prior, with its gradient over all clients if it asks for it."""
         if self._reports:
             gradient = self._prior.gradient(graph, evidence)
             summed = {name: engine.total(g) for name, g in gradient.items()}
@@ -214,7 +214,7 @@ class SCooL(Method[SCooLState]):
         return self._prior.m_step(graph, evidence)
 
     def _pairs(self, engine: Engine, state: SCooLState, round: int) -> Edges:
-        """The pairs that are measured. A client's own model on its own data costs nothing."""
+        """The pairs that are measured. A client's own model on its own data costs no traffic."""
         active, count = engine.active, self._candidates(engine, round)
         own = Edges.loops(len(active), active)
         if not count:
@@ -229,14 +229,14 @@ class SCooL(Method[SCooLState]):
         return chosen.updated(own)
 
     def _partners(self, engine: Engine, state: SCooLState, w: Edges, round: int) -> Edges:
-        """The weights of those whose updates a client may take. Of the pairs that candidates have
-        made known only the best, so that updates do not travel more than models."""
+        """The weights of the peers whose updates a client may take: with candidates only the best
+        known ones, so that updates do not travel more often than models."""
         if count := self._candidates(engine, round):
             return w.within(keep_best(w, count))
         return w if state.neighbours.fill else w.within(state.neighbours)
 
     def _weights(self, partners: Edges, round: int) -> Mixing:
-        """Peers that were drawn by w count alike: w is in the draw already."""
+        """Peers that were drawn by w count equally: w is in the draw already."""
         if self.peers == "drawn" and self._is_sparse(round):
             partners = partners.on(torch.ones_like(partners.values))
         own = "gated" if self.prior.self_mode == "gated" else "full"
@@ -282,12 +282,12 @@ class SCooL(Method[SCooLState]):
         return before.take(~opened[before.i]).updated(best.take(opened[best.i]))
 
     def admit(self, state: SCooLState, clients: Tensor) -> SCooLState:
-        """Who comes back was measured by nobody, and would be nobody's neighbour for ever. Opens
-        the row and the column of these clients (of many clients, for some of them): the pairs are
-        measured from the next round on, and enter the next choice of peers."""
+        """A client that comes back has no measured pairs, and would never be chosen as a neighbour.
+        Opens the row and the column of these clients (with many clients, for some peers): the pairs
+        are measured from the next round on, and enter the next choice of peers."""
         known = state.neighbours
         if known.fill:
-            return state  # everyone meets everyone
+            return state  # all meet each other
         count = num_candidates(len(known), self.candidates) or len(known)
         return state._replace(neighbours=known.updated(pairs_with(clients, count, len(known))))
 
@@ -301,5 +301,5 @@ class SCooL(Method[SCooLState]):
         return 0 if self._is_sparse(round) else num_candidates(engine.num_clients, self.candidates)
 
     def _is_sparse(self, round: int) -> bool:
-        """Whether clients only meet the peers they have chosen."""
+        """Whether clients meet only the peers they have chosen."""
         return 0 <= self.sparsify_round < round

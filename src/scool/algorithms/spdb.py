@@ -34,7 +34,7 @@ class SPDB(Method[SPDBState]):
 
     Both levels have the same loss, whose gradient in y vanishes at $y^*$: the hypergradient is
     $\nabla_x L_i$. With one step, $\rho = 1/\eta$ and q kept at 0 the forms have the same step on
-    x. Heads never travel. Traffic: one backbone an edge and direction. Reconstructed from the
+    x. Heads never travel. Traffic: one backbone per edge and direction. Reconstructed from the
     abstract of Lu et al., ICASSP 2022.
     """
 
@@ -42,8 +42,8 @@ class SPDB(Method[SPDBState]):
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     personal: str = "head"
-    """Tensors that stay: head (the last layer), norm (all normalisation), or layers by name, with
-    commas between."""
+    """Tensors that stay: head (the last layer), norm (all normalisation), or names of layers,
+    separated by commas."""
     topology: str = "group-ring"
     """ring, bipartite, group-ring, generalised-bipartite, complete or identity."""
     degree: int = 10
@@ -98,7 +98,7 @@ class SPDB(Method[SPDBState]):
         dual = {n: state.dual[n] + self.rho * (x[n] - mixed[n]) for n in x}
         anchor = state.theta | {n: mixed[n] - dual[n] / self.rho for n in x}
         half, _ = engine.train(state.theta, self._head_sgd, round, only=head)
-        pull = Pull(anchor, self.rho)  # the head stands still meanwhile, so it is not pulled
+        pull = Pull(anchor, self.rho)  # the head is frozen meanwhile, so it is not pulled
         theta, loss = engine.train(half, self.sgd, round, only=shared, pull=pull)
         return SPDBState(theta, state.w, dual), {"train_loss": loss, "graph": state.w}
 

@@ -1,8 +1,8 @@
-"""Several kinds of cooperation side by side, and for every owner the mix of them that pays."""
+"""Several kinds of cooperation side by side, and for every owner the mixture of them that helps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, final
+from typing import Any, Literal, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -12,24 +12,28 @@ from scool.algorithms.fedrep import FedRep
 from scool.algorithms.local_only import LocalOnly
 from scool.algorithms.scool import SCooL
 from scool.algorithms.shared.checks import check_validation, require_validation
-from scool.algorithms.shared.held_out import held_out
+from scool.algorithms.shared.evidence import (
+    are_weights,
+    from_samples,
+    from_sums,
+    told_by_all,
+)
+from scool.algorithms.shared.side_by_side import average_loss, combined_graph
 from scool.contracts import Engine, Meets, Method
 from scool.data.federation import Task
 from scool.errors import check_fields, require, unknown
-from scool.graph.edges import Edges, Matrix
 from scool.health import Reason
 from scool.learning.local_sgd import LocalSGD
 from scool.models import parameters_of
 from scool.models.mixture import Mixture, as_mixture, member
 from scool.priors import SBM, AnyPrior
-from scool.priors.tracks import owner_weights, population_weights
 from scool.types import Info, Params, Tree
 
 KINDS = ("alone", "body", "graph", "common", "drawn")
 LOST = Reason("training", "loss or model in an earlier round")
-CALM = 20  # rounds in which the weights stay where they are: they have settled
-MOVED = 0.05  # how much of its weight the mean owner has given to other kinds: not calm
-LEAST = 0.05  # smaller weights of an owner become 0 when judging ends
+CALM = 20  # rounds without a change of the weights after which they have settled
+MOVED = 0.05  # of its weight that the mean owner gives to other kinds: above this, not settled
+LEAST = 0.05  # weights of an owner below this become 0 when judging ends
 
 
 class TracksState(NamedTuple):
@@ -42,7 +46,7 @@ class TracksState(NamedTuple):
     scores: Tensor  # (K, A) of the judges on the held-out samples; NaN: never judged
     anchor: Tensor  # (K, A) omega when it last moved
     calm: Tensor  # () rounds since then; CALM: judging is over
-    lost: Tensor  # (2, A, K) bool: whose training broke, of the models and of the judges
+    lost: Tensor  # (2, A, K) bool: clients whose training broke, of the models and of the judges
 
 
 @final
@@ -62,7 +66,9 @@ class Tracks(Method[TracksState]):
     The evidence must come from samples that a model has not seen. So each kind is trained twice:
     the judges without a share of the samples, which they are judged by; the models that answer
     with all samples, so that none is lost. When the weights have settled, judging is over: the
-    judges and the kinds that nobody uses train no more. A kind in which an owner's training breaks
+    judges and the kinds that nobody uses train no more. With `evidence="sums"` no number about a
+    single sample leaves its owner: owners tell sums, and $\pi$ takes one step of EM in a round, not
+    all. A kind in which an owner's training breaks
     keeps the owner's last finite model there, and weighs as its losses say.
 
     By kind, a round's record has in `tracks` the weights (K,), in `population` $\pi$, in `held_out`
@@ -73,16 +79,21 @@ class Tracks(Method[TracksState]):
     trains_theta = False
 
     kinds: str = "alone,body,graph,common"
-    """The kinds of cooperation, with commas between."""
+    """The kinds of cooperation, separated by commas."""
     prior: AnyPrior = field(default_factory=SBM)
-    """Of the graph, for the kinds `graph` and `drawn`."""
+    """The prior of the graph, for the kinds `graph` and `drawn`."""
     sgd: LocalSGD = field(default_factory=LocalSGD)
     fraction: float = 0.0
     """Peers kept by the kind `graph`, as a fraction of all clients; 0: a tenth, at least ten."""
     pooling: float = 20.0
-    """kappa: how many samples of its own weigh as much as what suits the population."""
+    """kappa: the number of an owner's samples that weigh as much as what suits the population."""
     validation: float = 0.2
-    """Share of the training samples to judge by, where there are no validation data."""
+    """Share of the training samples set aside to judge by, if there are no validation data."""
+    aggregate: Literal["updates", "models"] = "updates"
+    """What the kind `graph` averages."""
+    evidence: Literal["samples", "sums"] = "samples"
+    """samples: weights by the losses of all held-out samples in one place; sums: these stay with
+    their owners, who tell sums over them."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -98,15 +109,20 @@ class Tracks(Method[TracksState]):
 
     @property
     def meets(self) -> Meets:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """A server, if one of the kinds needs it."""
+        """A server, if one of the kinds needs one."""
         ways = {method.meets for method in self.methods().values()}
         return "server" if "server" in ways else "peers" if "peers" in ways else "nobody"
 
     @property
     def verbs(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Those of the kinds, and what judges them."""
+        """The verbs of all kinds, and those that judge them."""
         kinds = self.methods().values()
-        return frozenset({"judge", "view"}).union(*(kind.verbs for kind in kinds))
+        judging = ["judge", "view", "gather"] if self.evidence == "sums" else ["judge", "view"]
+        return frozenset(judging).union(*(kind.verbs for kind in kinds))
+
+    @property
+    def averages_updates(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return next(filter(None, (kind.averages_updates for kind in self.methods().values())), "")
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -115,7 +131,7 @@ class Tracks(Method[TracksState]):
     def methods(self, clients: int = 100) -> dict[str, Method[Any]]:
         """The method of each kind. The head of FedRep gets as many passes as the body."""
         sgd, fraction = self.sgd, self.fraction or min(1.0, max(0.1, 10 / clients))
-        graph = SCooL(prior=self.prior, sgd=sgd, fraction=fraction)
+        graph = SCooL(prior=self.prior, sgd=sgd, fraction=fraction, aggregate=self.aggregate)
         every: dict[str, Method[Any]] = {
             "alone": LocalOnly(sgd=sgd),
             "body": FedRep(sgd=sgd, head_epochs=max(1, sgd.epochs)),
@@ -126,7 +142,7 @@ class Tracks(Method[TracksState]):
         return {name: every[name] for name in self._names}
 
     def kinds_of(self, model: Params) -> list[str]:
-        """The kinds that a model has: one layer is a head without a body."""
+        """The kinds that are possible for a model: one with a single layer has no body."""
         layers = {name.rpartition(".")[0] for name in model}
         kinds = [name for name in self._names if name != "body" or len(layers) > 1]
         return kinds or [*self._names]
@@ -155,13 +171,15 @@ class Tracks(Method[TracksState]):
         )
 
     def admit(self, state: TracksState, clients: Tensor) -> TracksState:
-        """Who comes when judging is over has the population's weights."""
+        """Clients that join after judging is over get the population's weights."""
         methods = self.methods(len(state.weights))
         models = {name: methods[name].admit(own, clients) for name, own in state.models.items()}
         judges = {name: methods[name].admit(own, clients) for name, own in state.judges.items()}
         return state._replace(models=models, judges=judges)
 
     def step(self, engine: Engine, state: TracksState, round: int) -> tuple[TracksState, Info]:
+        if self.evidence == "sums":
+            state = _heard(engine, state)
         before = {
             name: own._replace(theta=member(state.theta, a))
             for a, (name, own) in enumerate(state.models.items())
@@ -174,7 +192,7 @@ class Tracks(Method[TracksState]):
                 engine, state.judges, list(before), state.lost[1], round, whole=False
             )
             state = self._judged(engine, state._replace(judges=judges), theirs)
-        weights = state.weights
+        weights, active = state.weights, engine.active
         found = [(a, infos[name]) for a, name in enumerate(before) if name in infos]
         after = state._replace(
             theta=_mixtures(engine, models, weights, state.sharpness),
@@ -182,8 +200,8 @@ class Tracks(Method[TracksState]):
             lost=torch.stack([lost, state.lost[1]]),
         )
         return after, {
-            "train_loss": _average([(a, info["train_loss"]) for a, info in found], weights),
-            "graph": _combined([(a, info["graph"]) for a, info in found], weights, engine.active),
+            "train_loss": average_loss([(a, info["train_loss"]) for a, info in found], weights),
+            "graph": combined_graph([(a, info["graph"]) for a, info in found], weights, active),
             "tracks": dict(zip(before, weights.T, strict=True)),
             "population": dict(zip(before, state.population, strict=True)),
             "held_out": dict(zip(before, state.scores.T, strict=True)),
@@ -198,8 +216,8 @@ class Tracks(Method[TracksState]):
         round: int,
         whole: bool,
     ) -> tuple[dict[str, Any], dict[str, Info], Tensor]:
-        """A round of the kinds named, on all samples (`whole`) or without those held out; and whose
-        training has broken in which kind."""
+        """A round of the kinds named, on all samples (`whole`) or without those held out; and which
+        clients' training broke in which kind."""
         after, infos, broken = dict(states), dict[str, Info](), list[Tensor]()
         methods = self.methods(engine.num_clients)
         for a, name in enumerate(states):
@@ -212,27 +230,52 @@ class Tracks(Method[TracksState]):
         return after, infos, torch.stack(broken)
 
     def _judged(self, engine: Engine, state: TracksState, lost: Tensor) -> TracksState:
-        """Weights by the held-out samples, and whether that was the last time."""
-        seen = held_out(engine, [judge.theta for judge in state.judges.values()])
-        pi = population_weights(seen.log_lik)
-        found = owner_weights(seen.log_lik, pi, self.pooling)
+        """Weights by the held-out samples, and whether judging is now over."""
+        judges = [judge.theta for judge in state.judges.values()]
+        if self.evidence == "sums":
+            seen = from_sums(engine, judges, state.population, self.pooling)
+        else:
+            seen = from_samples(engine, judges, self.pooling)
         never = state.scores[:, 0].isnan()
-        weights = torch.where((engine.active | never)[:, None], found, state.weights)
+        told = (engine.active | never) & seen.weights.isfinite().all(dim=1)
+        weights = torch.where(told[:, None], seen.weights, state.weights)
         moved = (weights - state.anchor).abs().sum(dim=1).mean() / 2
         is_calm = bool(moved <= MOVED)
         calm = state.calm + 1 if is_calm else torch.zeros_like(state.calm)
         if calm >= CALM:
-            weights = weights.where(weights >= LEAST, 0.0)
-            weights = weights / weights.sum(dim=1, keepdim=True)
+            weights = _without_small(weights)
         return state._replace(
             weights=weights,
-            population=pi,
+            population=seen.population,
             sharpness=seen.sharpness,
             scores=seen.scores.where(engine.active[:, None], state.scores),
             anchor=state.anchor if is_calm else weights,
             calm=calm,
             lost=torch.stack([state.lost[0], lost]),
         )
+
+
+def _heard(engine: Engine, state: TracksState) -> TracksState:
+    """What every owner says as a round begins: its weights, and for how long all have been calm.
+    Owners that missed something may count otherwise; the median counts."""
+    never = state.scores[:, 0].isnan()
+    pi = state.population[None]
+    pi = _without_small(pi) if state.calm >= CALM else pi
+    mine = torch.where(never[:, None], pi, state.weights)
+    told = told_by_all(engine, torch.cat([state.calm.expand(len(mine), 1), mine], dim=1))
+    known = are_weights(told[:, 1:]) & told[:, 0].isfinite()
+    if not bool(known.any()):
+        return state
+    weights, calm = state.weights.where(~known[:, None], told[:, 1:]), told[known, 0].median()
+    if calm >= CALM > state.calm:
+        weights = _without_small(weights)
+    return state._replace(weights=weights, calm=calm.to(state.calm))
+
+
+def _without_small(weights: Tensor) -> Tensor:
+    """(K, A) as they are when judging is over."""
+    weights = weights.where(weights >= LEAST, 0.0)
+    return weights / weights.sum(dim=1, keepdim=True)
 
 
 def _mixtures(
@@ -250,28 +293,7 @@ def _without_theta(states: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lost(view: Engine, engine: Engine) -> Tensor:
-    """(K,) bool: whose training broke in this kind, and nowhere else."""
+    """(K,) bool: clients whose training broke in this kind only."""
     lost = torch.zeros(engine.num_clients, dtype=torch.bool)
     lost[[client for client in view.health.reasons if client not in engine.health.reasons]] = True
     return lost
-
-
-def _average(losses: list[tuple[int, Tensor]], weights: Tensor) -> Tensor:
-    """(K,) mean over the kinds that have a loss; NaN where none has."""
-    loss = torch.stack([found for _, found in losses], dim=1)
-    weights = weights[:, [a for a, _ in losses]]
-    there = ~loss.isnan()
-    total = (weights * there).sum(dim=1)
-    return (weights * loss.nan_to_num(0.0)).sum(dim=1) / total.masked_fill(total == 0, torch.nan)
-
-
-def _combined(graphs: list[tuple[int, Matrix]], weights: Tensor, active: Tensor) -> Edges:
-    r"""$\sum_a \omega_{ia} w^a_{ij}$; a client that does not take part keeps to itself."""
-    lists = [(a, Edges.of(graph).nonzero_pairs().among(active)) for a, graph in graphs]
-    values = [e.values.double() * weights[e.i, a] for a, e in lists]
-    i, j = torch.cat([e.i for _, e in lists]), torch.cat([e.j for _, e in lists])
-    mixed = Edges.gathered(len(active), i, j, torch.cat(values))
-    sums = mixed.row_sums()
-    mixed = mixed.on(mixed.values / sums[mixed.i])
-    alone = Edges.loops(len(active), sums == 0)
-    return mixed.updated(alone.on(torch.ones(alone.count, dtype=torch.float64)))

@@ -40,7 +40,7 @@ def bench_checkpoints(
 ) -> Iterator[dict[str, Any]]:
     """One object per case: seconds of a run with and without checkpoints, medians, and their ratio.
 
-    Both write all other records. The two take turns, after a run of each that does not count.
+    Both write all other records. The two take turns, after a warm-up run of each.
     """
     device = resolve_device(device_name)
     for case in [PAPER, DEMO] if device.type == "cuda" else [DEMO]:

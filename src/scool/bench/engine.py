@@ -30,7 +30,7 @@ class Case(NamedTuple):
     build: Callable[[], nn.Module]
     input_shape: tuple[int, ...]
     clients: int
-    steps: int  # local steps a measurement
+    steps: int  # local steps per measurement
 
 
 def small_cnn() -> nn.Module:
@@ -72,7 +72,7 @@ def random_federation(shape: tuple[int, ...], clients: int, samples: int = 40) -
 def bench_engine(device_name: str, repeats: int = 0) -> Iterator[dict[str, Any]]:
     """One object per model: times, ratio to the loop, rates, and their share of the machine's."""
     device = resolve_device(device_name)
-    repeats = repeats or (2 if device.type == "cuda" else 5)  # the loop takes seconds a time there
+    repeats = repeats or (2 if device.type == "cuda" else 5)  # the loop is slow there
     rates = machine_rates(device)
     for case in engine_cases(device):
         torch.manual_seed(0)
@@ -147,7 +147,7 @@ def _forward_flops(module: nn.Module, shape: tuple[int, ...]) -> int:
 
 
 def machine_rates(device: torch.device) -> dict[str, float]:
-    """What the machine does at best here: bytes copied and products made per second."""
+    """What the machine does at best: bytes copied and products computed per second."""
     side = 4096 if device.type == "cuda" else 1024
     a = torch.randn(side, side, device=device)
     block = torch.empty((1 << 28) if device.type == "cuda" else (1 << 24), device=device)

@@ -32,9 +32,9 @@ from scool.models import mlp, parameters_of
 CLIENTS = (100, 1000, 10_000)
 RANKS = (1, 2, 4)
 GROUP = 10  # clients that learn from each other
-ROUNDS = 3  # timed, after one that is not
+ROUNDS = 3  # timed rounds, after a warm-up
 SGD = LocalSGD(steps=20)
-PATIENCE = datetime.timedelta(minutes=10)  # for a rank that waits for another
+PATIENCE = datetime.timedelta(minutes=10)  # seconds that a rank waits for another
 SAMPLES, INPUTS, CLASSES = 40, 64, 10
 
 
@@ -81,7 +81,7 @@ def _measure(clients: int, ranks: int) -> dict[str, Any]:
         try:
             failed = [process for process in processes if process.wait()]
         finally:
-            for process in processes:  # where a person stops us
+            for process in processes:  # if interrupted
                 process.kill()
         if failed:
             raise RunError(f"{len(failed)} of {ranks} ranks failed with {clients} clients")
@@ -146,7 +146,7 @@ def scattered_groups(clients: int) -> Tensor:
 
 
 def noise(clients: int) -> Federation:
-    """Samples with nothing to learn, 40 a client; a shared pool, as real images would be."""
+    """Samples with nothing to learn, 40 per client; a shared pool, as real images would be."""
     rng = torch.Generator().manual_seed(0)
     pool = torch.randn(4000, INPUTS, generator=rng)
     index = torch.randint(len(pool), (clients, SAMPLES), generator=rng)

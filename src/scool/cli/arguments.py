@@ -1,4 +1,4 @@
-"""Options that commands share, and how the words that a person typed become a command."""
+"""Options that commands share, and how the words typed become a command."""
 
 import importlib.metadata
 import time
@@ -34,10 +34,10 @@ class Shown:
 
 @dataclass(frozen=True, kw_only=True)
 class Plugged(Shown):
-    """A command that runs methods, also those of a person's own files."""
+    """A command that runs methods, including those of your own files."""
 
     plugin: tyro.conf.UseAppendAction[tuple[Path, ...]] = ()
-    """A Python file with METHODS of your own, which is executed; several: name it again."""
+    """A Python file with METHODS of your own, which is executed; repeat the option for several."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ def take_plugins(arguments: Sequence[str]) -> None:
 
 
 def _anywhere(options: Mapping[str, Any], name: str) -> Any:
-    """The value of an option, also where it stands in a table: `[data]`, `[settings.data]`."""
+    """The value of an option, at the top level or in a table: `[data]`, `[settings.data]`."""
     if name in options:
         return options[name]
     tables = [value for value in options.values() if isinstance(value, Mapping)]

@@ -36,7 +36,7 @@ class CompareCommand(Recorded):
     settings: Settings = field(default_factory=Settings)
     sgd: LocalSGD = field(default_factory=LocalSGD)
     methods: str = DEFAULT_METHODS
-    """Names with commas between, or `all` that the data allow; `scool run --help` lists them."""
+    """Names separated by commas, or `all` that suit the data; `scool run --help` lists them."""
     seeds: int = 1
     """How many seeds, from --seed on; the table shows means."""
     set: tuple[str, ...] = ()
@@ -111,7 +111,7 @@ def _kept(comparison: Comparison) -> list[str]:
 
 
 def say(notes: Sequence[str]) -> None:
-    """What a person should know, on stderr, also where no progress is wanted."""
+    """Print a note to stderr, even where no progress is wanted."""
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
 
@@ -122,7 +122,7 @@ def _overruled(
     sgd: LocalSGD,
     plain: LocalSGD,
 ) -> list[str]:
-    """Options of all methods that a search has chosen otherwise for one."""
+    """Options given for all methods where a search chose another value for one of them."""
     return [
         f"{name} = {getattr(sgd, name)} does not hold for {method}: its tuned value is {value}"
         for method, options in tuned.items()
@@ -140,7 +140,7 @@ PLACES = ("data_dir", "verify_checksums", "val_fraction", "truth")
 def _tuned(
     folder: Path, methods: Sequence[str], settings: Settings
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """What a search chose for the methods compared, and what speaks against it."""
+    """What a search chose for the methods compared, and doubts about using it here."""
     chosen = read_chosen(folder)
     notes = [f"{m} has no tuned options in {folder}" for m in methods if m not in chosen]
     here, there = as_dict(settings.data), searched_data(folder)

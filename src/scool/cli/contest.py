@@ -1,7 +1,7 @@
 """`scool reproduce natural`: every method tuned alike, and what each owner has of it."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from scool.contest.tables import (
     EXPLANATION,
     as_json,
     as_markdown,
+    parts_of,
     table_csv,
 )
 from scool.display.tables import filled_page
@@ -65,7 +66,9 @@ class ContestCommand:
     minutes: float = 0.0
     """Begin no run after so many minutes; 0: there is no limit."""
     page: Path | None = None
-    """Also put the tables into this Markdown page, between its markers."""
+    """Also put the tables into this Markdown page, between its markers: all tables between `begin
+    natural` and `end natural`, some between those of `natural overall`, `natural owners` or
+    `natural settings`."""
     forget: bool = False
     """Take the runs of --methods in --datasets out of the log, as their numbers are old; run
     nothing."""
@@ -148,12 +151,13 @@ def _forget(study: Study, out: Path, command: ContestCommand) -> int:
 def _show(study: Study, lines: Lines) -> None:
     """A line for each method and federation: how many of its runs are done."""
     pairs, notes = possible(study)
+    wide = max((len(setting.name) for setting in study.settings), default=0) + 2
     for setting, entry in pairs:
         todo = candidates(setting, entry)
         tuned = sum(task.key in lines.known for task in todo)
         tested = len(lines.tested(setting, entry))
         print(
-            f"{setting.name:<16}{entry.name:<20}{tuned:>3} of {len(todo)} candidates, "
+            f"{setting.name:<{wide}}{entry.name:<20}{tuned:>3} of {len(todo)} candidates, "
             f"{tested} of {setting.seeds} seeds"
         )
     print("\n".join([*notes, missing(lines, pairs)]))
@@ -167,7 +171,8 @@ def _report(
         raise RunError(f"no method is finished yet in {out}: the same command goes on")
     overall = overall_of(study, rows)
     kinds = kinds_of(study, lines, rows)
-    text = as_markdown(study, rows, overall, kinds)
+    parts = parts_of(study, rows, overall, kinds)
+    text = as_markdown(parts)
     files = {
         "md": f"# {study.title}\n\n{EXPLANATION}\n\n{text}",
         "csv": table_csv(rows),
@@ -177,11 +182,23 @@ def _report(
         write_bytes(out / f"{study.name}.{ending}", content.encode())
     if any(row["gain"] is not None for row in rows):
         figure = gains_figure(study, rows, overall)
-        write_bytes(out / f"{study.name}.svg", figure.render("svg"))
+        for ending in ("svg", "png"):
+            write_bytes(out / f"{study.name}.{ending}", figure.render(ending))
     if command.page is not None:
-        filled = filled_page(command.page, study.name, text)
-        write_bytes(command.page, filled.encode())
+        _fill(command.page, study.name, {study.name: text} | _by_marker(study.name, parts))
     print(files["json" if command.json else "md"], end="")
     for note in notes if not command.quiet else ():
         print(f"note: {note}", file=sys.stderr)
     return 0
+
+
+def _by_marker(name: str, parts: Mapping[str, str]) -> dict[str, str]:
+    return {f"{name} {part}": text for part, text in parts.items()}
+
+
+def _fill(page: Path, name: str, texts: Mapping[str, str]) -> None:
+    """Put texts between the markers that the page has; at least those called `name` if none."""
+    there = page.read_text() if page.is_file() else ""
+    markers = [marker for marker in texts if f"<!-- begin {marker} -->" in there]
+    for marker in markers or [name]:
+        write_bytes(page, filled_page(page, marker, texts[marker]).encode())

@@ -12,10 +12,10 @@ from scool.data.catalogue import DATASETS, DataConfig, data_root, load
 from scool.data.inventory import check, fetch, status
 from scool.errors import ConfigError, Note, nearest
 
-USAGE = """usage: scool data list                 which datasets there are and whether they are here
+USAGE = """usage: scool data list                 the datasets, and whether their files are present
        scool data check NAME [NAME ...] verify every file of a dataset
        scool data fetch NAME [NAME ...] get a dataset from the Hugging Face hub
-       scool data describe [options]    who has how much of what; the options of `scool run`
+       scool data describe [options]    how many samples each client has; the options of `scool run`
                                         about data, e.g. --data FILE --client SITE --label ILL
 
   --data-dir DIR   where data files lie; default: $SCOOL_DATA, else ./data
@@ -27,7 +27,7 @@ ACTIONS = ("list", "check", "fetch", "describe")
 
 @dataclass(frozen=True)
 class DescribeCommand:
-    """Who has how much of what."""
+    """How many samples of which classes each client has."""
 
     data: DataConfig
     seed: int = 0
@@ -35,7 +35,7 @@ class DescribeCommand:
 
 
 def describe(arguments: Sequence[str]) -> int:
-    about = "Who has how much of what."
+    about = "How many samples of which classes each client has."
     command = configure(arguments, {}, DescribeCommand, "scool data describe", about)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Note)  # they are in the table

@@ -1,4 +1,4 @@
-"""`scool diff A B`: what differs between two runs, in what was asked and in what came out."""
+"""`scool diff A B`: what differs between two runs, in options and in results."""
 
 import json as json_module
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ def client_by_client(a: RunRecord, b: RunRecord) -> dict[str, Any] | None:
 
 
 def first_difference(a: RunRecord, b: RunRecord) -> int | None:
-    """The first round (from 1) whose records differ; None where all that both have are equal."""
+    """The first round (from 1) whose records differ; None where all common rounds are equal."""
     for one, other in zip(a.rows, b.rows, strict=False):
         if one != other:
             return one["round"] + 1

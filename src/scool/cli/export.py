@@ -20,7 +20,7 @@ class ExportCommand:
     out: Path | None = None
     """Folder for the files; default: `export` inside the run."""
     client: str | None = None
-    """The name or the number of one client: what is its own, and nothing of the others."""
+    """The name or number of one client: export only what belongs to it."""
     onnx: bool = False
     """Also write each model as an ONNX program; needs scool[onnx]."""
 

@@ -43,7 +43,7 @@ scool COMMAND --help lists the options of a command; run, compare and tune have 
 _NAMES = "run compare tune reproduce peer resume report plot export ls diff verify watch data bench"
 _NAMES += " completion"
 COMMANDS = {name: f"scool.cli.{name}" for name in _NAMES.split()} | {"rerun": "scool.cli.resume"}
-"""The module of each command, which has a function of its name; loaded when it is called."""
+"""The module of each command, which has a function of the same name; imported on first use."""
 
 
 def dispatch(arguments: Sequence[str]) -> int:
@@ -74,12 +74,12 @@ def _plainly(message: Any, category: type[Warning], *where: Any, **more: Any) ->
 
 
 MANY = 5
-"""Damaged records that are named one by one."""
+"""Damaged records that are named one by one; more are only counted."""
 
 
 @contextmanager
 def _damage_counted() -> Iterator[list[str]]:
-    """Words about damaged records, each said once, in the list that is given back."""
+    """Yield the list of messages about damaged records; each is printed once."""
     said: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("always", DamageWarning)

@@ -1,5 +1,6 @@
 """`scool peer`: owners on machines of their own. Making a run is in `peer_joining.py`."""
 
+import contextlib
 import json as json_module
 import sys
 from collections.abc import Sequence
@@ -7,11 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
+from rich.console import Console as Terminal
+from rich.console import RenderableType
+from rich.text import Text
 
 from scool.cli.arguments import Shown, read_toml
 from scool.cli.export import export
 from scool.cli.peer_joining import agrees, init, invite, join
 from scool.cli.peer_simulate import simulate
+from scool.cli.peer_status import status
 from scool.cli.run import print_summary
 from scool.columns import human_bytes
 from scool.display.live import Console
@@ -23,7 +28,8 @@ USAGE = """usage: scool peer COMMAND
   invite run.toml *.request               the founder: an agreement and certificates for all
   join DIR INVITE                         see what is asked, check the data, and sign
   run DIR                                 take part as the owner of a folder
-  status DIR...                           how the peers of these folders are doing
+  status DIR...                           how these peers are doing; --watch goes on, --page 0
+                                          shows it in a browser of this machine
   leave DIR                               go for good; Ctrl-C is for a while
   export DIR                              the own model and row of the graph, for other programs
   audit DIR                               what left this machine, and whether the log is whole
@@ -32,6 +38,9 @@ USAGE = """usage: scool peer COMMAND
 
 scool peer COMMAND --help lists the options of a command.
 """
+
+
+ALONE = 50  # rounds for which the owners of a trial train alone, to compare
 
 
 @dataclass(frozen=True)
@@ -65,16 +74,6 @@ class RunCommand(Shown):
 
     folder: tyro.conf.Positional[Path]
     """The owner's folder."""
-
-
-@dataclass(frozen=True)
-class StatusCommand:
-    """What peers wrote last about themselves."""
-
-    folders: tyro.conf.Positional[tuple[Path, ...]]
-    """Owners' folders, or folders that hold some."""
-    json: bool = False
-    """Print JSON: one object per peer and line."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +131,8 @@ def peer(arguments: Sequence[str]) -> int:
 
 
 def _pilot(arguments: Sequence[str]) -> int:
+    from scool.peer.join import train_alone, write_alone
+    from scool.peer.owner import open_owner
     from scool.peer.pilot import Trial, make_pilot
 
     command = tyro.cli(PilotCommand, args=list(arguments), prog="scool peer pilot")
@@ -150,6 +151,9 @@ def _pilot(arguments: Sequence[str]) -> int:
     )
     options = read_toml(str(command.options)) if command.options else {}
     folders = make_pilot(command.folder, addresses, trial, options)
+    for folder in folders:
+        owner, rounds = open_owner(folder), min(trial.rounds, ALONE)
+        write_alone(folder, train_alone(folder, owner.agreement, owner.load(), rounds))
     print("Each owner takes its folder to its machine and runs")
     for folder in folders:
         print(f"  scool peer run {folder}")
@@ -160,6 +164,8 @@ def _pilot(arguments: Sequence[str]) -> int:
 def _run(arguments: Sequence[str]) -> int:
     from scool.peer.node import run_owner
     from scool.peer.owner import open_owner
+    from scool.peer.panel import peer_panel
+    from scool.peer.standing import Standing
 
     command = tyro.cli(RunCommand, args=list(arguments), prog="scool peer run")
     owner = open_owner(command.folder)
@@ -168,28 +174,19 @@ def _run(arguments: Sequence[str]) -> int:
         if not command.quiet:
             print(f"{owner.name}: {printable(words)}", file=sys.stderr)
 
-    with Console(owner.agreement.rounds, quiet=command.quiet) as console:
+    def drawn() -> RenderableType:
+        with contextlib.suppress(ScoolError):
+            return peer_panel(Standing.read(owner.folder))
+        return Text("starting")
+
+    with Console(owner.agreement.rounds, quiet=command.quiet, drawn=drawn) as console:
         summary = run_owner(owner, [console], tell)
-    print_summary(dict(summary), command.json)
-    return 0
-
-
-def _status(arguments: Sequence[str]) -> int:
-    from rich.console import Console as Terminal
-
-    from scool.peer.status import NAME, read_status, status_table
-
-    command = tyro.cli(StatusCommand, args=list(arguments), prog="scool peer status")
-    found: list[Path] = []
-    for folder in command.folders:
-        below = sorted(file.parent for file in folder.glob(f"*/{NAME}"))
-        found += [folder] if (folder / NAME).exists() or not below else below
-    peers = [read_status(folder) for folder in found]
     if command.json:
-        for peer in peers:
-            print(json_module.dumps(peer))
-    else:
-        Terminal().print(status_table(peers))
+        print_summary(dict(summary), as_json=True)
+        return 0
+    Terminal().print(peer_panel(Standing.read(owner.folder)))
+    print(f"model and graph: {owner.records}")
+    print(f"`scool peer export {owner.folder}` writes them for other programs")
     return 0
 
 
@@ -245,7 +242,7 @@ COMMANDS = {
     "invite": invite,
     "join": join,
     "run": _run,
-    "status": _status,
+    "status": status,
     "leave": _leave,
     "export": _export,
     "pilot": _pilot,

@@ -19,7 +19,8 @@ class InitCommand:
     listen: str
     """HOST:PORT at which the other owners reach this one."""
     data: str = "data.npz"
-    """A file in the folder (.npz, .csv, .tsv, .parquet), or module:function."""
+    """A file (.csv, .tsv, .parquet, .npz) that is here, or will be in the folder; or
+    module:function."""
     folder: Path | None = None
     """The new folder; default: the name."""
 
@@ -60,11 +61,14 @@ def init(arguments: Sequence[str]) -> int:
 
     command = tyro.cli(InitCommand, args=list(arguments), prog="scool peer init")
     folder = command.folder or Path(command.name)
-    wanted = make_owner(folder, command.name, command.listen, command.data)
+    here = Path(command.data)
+    data = str(here.resolve()) if here.is_file() else command.data
+    wanted = make_owner(folder, command.name, command.listen, data)
     print(f"{folder}: private key, peer.toml and {command.name}.request")
+    print(f"data: {data}, as {folder}/peer.toml says")
     print(f"key: {wanted.key}")
-    print(f"Say in {folder}/peer.toml where the data are, and send {folder}/{command.name}.request")
-    print("to the founder. Compare the key by telephone: nobody can replace it on the way then.")
+    print(f"Send {folder}/{command.name}.request to the founder. Compare the key by telephone:")
+    print("nobody can replace it on the way then.")
     return 0
 
 

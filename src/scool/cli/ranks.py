@@ -38,7 +38,7 @@ END = 5.0  # seconds that followers may take to end by themselves after a good r
 
 
 def time_out() -> datetime.timedelta:
-    """How long a rank waits for another before it takes it for dead: SCOOL_RANK_TIMEOUT."""
+    """How many seconds a rank waits before it considers another dead: SCOOL_RANK_TIMEOUT."""
     text = os.environ.get("SCOOL_RANK_TIMEOUT", "300")
     try:
         seconds = float(text)
@@ -49,10 +49,10 @@ def time_out() -> datetime.timedelta:
 
 
 def goes_on(out: Path | None) -> bool:
-    """Whether this is a run that torchrun has started again, after a rank was lost.
+    """Whether torchrun has restarted this run after a rank was lost.
 
     Raises:
-        ConfigError: torchrun may restart us, and nobody could tell where the records are.
+        ConfigError: torchrun may restart us, and the records could not be found.
     """
     may_restart = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
     if may_restart and out is None:
@@ -282,7 +282,7 @@ def _local(size: int) -> Iterator[None]:
 
 
 def _await(store: Store, followers: Sequence[subprocess.Popen]) -> None:
-    """Wait until all followers are there; one that cannot even start is noticed at once."""
+    """Wait until all followers are there; notice at once if one cannot start."""
     until = time.monotonic() + START
     while not store.check([f"ready/{rank}" for rank in range(1, len(followers) + 1)]):
         if any(child.poll() is not None for child in followers) or time.monotonic() > until:
@@ -291,7 +291,7 @@ def _await(store: Store, followers: Sequence[subprocess.Popen]) -> None:
 
 
 def _end(followers: Sequence[subprocess.Popen], patience: float) -> None:
-    """Wait for so many seconds; who is still there, perhaps because it hangs, is ended."""
+    """Wait up to this many seconds, then end the processes that are left; one may hang."""
     until = time.monotonic() + patience
     for follower in followers:
         try:

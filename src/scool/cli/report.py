@@ -21,7 +21,7 @@ class ReportCommand:
     """Folder for report.html, or a name that ends in .html; default: the folder given, or here
     where there are several."""
     title: str | None = None
-    """Words at the top of the page; default: the names of the folders."""
+    """Title of the page; default: the names of the folders."""
     open: bool = False
     """Show the page in a browser."""
 

@@ -45,7 +45,7 @@ ABOUT = {
 
 @dataclass(frozen=True)
 class ReproduceCommand:
-    """Options of `scool reproduce`. The same command goes on after a stop or a kill."""
+    """Options of `scool reproduce`. The same command continues after a stop or a kill."""
 
     dataset: str = "cifar10"
     """cifar10, cifar100 or mini_imagenet."""
@@ -57,7 +57,7 @@ class ReproduceCommand:
     seed: int | None = None
     """The first seed; default: 0."""
     methods: str = "all"
-    """Rows, methods or families of ablations with commas between; --list shows the rows."""
+    """Rows, methods or families of ablations, separated by commas; --list shows the rows."""
     out: Path | None = None
     """Folder that runs are added to; its tables and figures show the rows asked for last. Default:
     runs/reproduction."""
@@ -74,7 +74,8 @@ class ReproduceCommand:
     verify_checksums: bool = True
     """Check data files against the official sizes and checksums."""
     page: Path | None = None
-    """Also put the tables into this Markdown page, between its markers."""
+    """Also put the tables into this Markdown page, between its markers. The first says where they
+    are from, and --methods where it chooses."""
     list: bool = False
     """Show the runs asked for and what is done of them; run nothing."""
     json: bool = False
@@ -214,7 +215,8 @@ def _report(
     elif target not in ("table1", "ablations"):
         print(f"note: the figure of {target} needs --out, a folder for it", file=sys.stderr)
     if command.page is not None:
-        name, source = f"{target} {study.name}", " ".join(map(str, folders))
+        chosen = () if command.methods == "all" else ("--methods", command.methods)
+        name, source = f"{target} {study.name}", " ".join(map(str, (*folders, *chosen)))
         filled = filled_page(command.page, name, family_tables(summaries), source)
         write_bytes(command.page, filled.encode())
     printed = as_json if command.json else as_markdown
@@ -226,7 +228,7 @@ def _report(
 def _draw(
     target: str, study: Study, measured: Sequence[Measured], out: Path
 ) -> tuple[list[Path], list[str]]:
-    """The figures of a target as files; words on what cannot be drawn."""
+    """Write the figures of a target; messages about those that cannot be drawn."""
     files: list[Path] = []
     words: list[str] = []
     for rows in [[row] for row in measured] if target == "graphs" else [measured]:  # one per row

@@ -25,7 +25,7 @@ class ResumeCommand(Plugged):
     folder: tyro.conf.Positional[Path]
     """The folder of the run or of the comparison."""
     ranks: int = 1
-    """Processes on this machine that share the clients; not necessarily as many as before."""
+    """Processes on this machine that share the clients; may differ from before."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class RerunCommand(Plugged):
     out: Path | None = None
     """Folder for the new records; default: a new one beside the old."""
     ranks: int = 1
-    """Processes on this machine that share the clients; not necessarily as many as before."""
+    """Processes on this machine that share the clients; may differ from before."""
 
 
 def resume(arguments: Sequence[str]) -> int:
@@ -85,7 +85,7 @@ def _refuse_search(folder: Path) -> None:
     if (folder / "tune.json").exists():
         raise RunError(
             f"{folder} is a search: start the same `scool tune ... --out {folder}` again, and it "
-            "goes on where it stopped"
+            "continues where it stopped"
         )
 
 

@@ -22,7 +22,7 @@ from scool.run.config import RunConfig, Settings, default_run, execute
 
 @dataclass(frozen=True)
 class ServerSettings(Settings):
-    """Of a method that has a `participation` of its own: the flag is that one's."""
+    """Settings for a method that has a `participation` of its own, which the flag sets."""
 
     participation: Annotated[float, tyro.conf.Suppress] = 1.0
 
@@ -68,7 +68,7 @@ def parse_run(arguments: Sequence[str]) -> tuple[RunCommand, str]:
         raise ConfigError(f"the method comes first: scool run METHOD [options]; got {method!r}")
     if method not in METHODS:
         raise ConfigError(
-            f"unknown method {method!r}: {nearest(method, METHODS)}. One of your own needs "
+            f"unknown method {method!r}: {nearest(method, METHODS)}. Your own methods need "
             "--plugin FILE"
         )
     options = read_toml(peek(rest, "--config"))
@@ -78,7 +78,7 @@ def parse_run(arguments: Sequence[str]) -> tuple[RunCommand, str]:
 
 
 def _plugins_last(arguments: Sequence[str]) -> list[str]:
-    """The method comes first: a plugin before it, which may define it, moves to the end."""
+    """The method comes first: a plugin given before it, which may define it, moves to the end."""
     first, words = list[str](), list(arguments)
     while words and words[0].partition("=")[0] == "--plugin":
         count = 1 if "=" in words[0] else 2
@@ -100,7 +100,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 ADVISED = 8
-"""Clients that are told at once what the recommended method found out for them."""
+"""Clients whose advice from the recommended method is printed; the report shows all."""
 
 
 def carry_out(
@@ -113,8 +113,8 @@ def carry_out(
     resume: bool = False,
     recorders: Sequence[Recorder] = (),
 ) -> int:
-    """Do a run, by several ranks if asked for, and print its result. `asked` is the folder that a
-    person named, which a restart by torchrun goes on in."""
+    """Do a run, by several ranks if asked for, and print its result. `asked` is the folder given by
+    --out, in which a restart by torchrun continues."""
     with ExitStack() as held:
         if ranks != 1 or "WORLD_SIZE" in os.environ:  # torchrun sets it
             from scool.cli.ranks import goes_on, leading

@@ -21,14 +21,15 @@ class TuneCommand(Recorded):
 
     settings: Settings = field(default_factory=Settings)
     methods: str = DEFAULT_METHODS
-    """Names with commas between, or `all` that the data allow; `scool run --help` lists them."""
+    """Names separated by commas, or `all` that suit the data; `scool run --help` lists them."""
     lr: str = ""
-    """Learning rates to try; default: 0.01,0.05,0.1 for images, else half, once and twice the
+    """Learning rates to try; default: 0.01,0.05,0.1 for images, else half, one and two times the
     usual one."""
     temperature: str = ""
     """Temperatures to try, where the method has one."""
     set: tuple[str, ...] = ()
-    """Other options: --set fraction=0.1,0.2 epochs=1. One value is set, several are tried."""
+    """Other options: --set fraction=0.1,0.2 epochs=1. One value is set, several are tried. Values
+    that hold commas have semicolons between: --set "kinds=alone,graph;alone,body"."""
     budget: int = 0
     """Runs of each method; 0: all combinations of the method that has the most."""
     seeds: int = 1
@@ -70,7 +71,8 @@ def _space(command: TuneCommand) -> dict[str, tuple[Any, ...]]:
     texts |= dict(assignment(word, "OPTION=VALUE,VALUE") for word in command.set)
     space: dict[str, tuple[Any, ...]] = {}
     for option, text in texts.items():
-        values = [plain_value(part.strip()) for part in text.split(",") if part.strip()]
+        between = ";" if ";" in text else ","
+        values = [plain_value(part.strip()) for part in text.split(between) if part.strip()]
         if values or option not in ("lr", "temperature"):
             space[option.replace("-", "_")] = tuple(values)
     return space

@@ -57,7 +57,8 @@ def _verdicts(path: Path, is_all: bool) -> Iterator[Verdict]:
 
 
 def _verdicts_of(folder: Path) -> Iterator[Verdict]:
-    """What is in this folder. Nothing in it, however crafted, keeps others from being looked at."""
+    """What is in this folder. No content, however crafted, stops the other folders from being
+    checked."""
     for is_there, check in (
         (_is_group(folder), _verify_group),
         (is_run(folder), verify_run),
@@ -105,7 +106,7 @@ def _verify_group(path: Path) -> Verdict:
 
 
 def _words(verdict: Verdict) -> str:
-    """A headline, a line per file that is not whole, and what can be done."""
+    """A headline, a line per file that is not whole, and what to do about it."""
     good = sum(finding.state == "whole" for finding in verdict.findings)
     old = sum(finding.state == "unsealed" for finding in verdict.findings)
     lines = [f"{verdict.path}: {'whole' if verdict.is_whole else 'damaged'}, {good} files verified"]

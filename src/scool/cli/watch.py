@@ -24,7 +24,7 @@ class WatchCommand:
     every: float = 1.0
     """Seconds between looks."""
     once: bool = False
-    """Look once and go."""
+    """Print the state once and exit."""
 
 
 def newest(folder: Path) -> Path:
@@ -49,7 +49,7 @@ def view_of(record: RunRecord) -> View:
 
 
 def has_ended(folder: Path, record: RunRecord) -> bool:
-    """Whether nothing more is to come."""
+    """Whether the run or comparison is over."""
     if record.status in ("interrupted", "failed", "killed", "unknown"):
         return True
     is_comparison = (folder / "compare.json").is_file()
@@ -76,7 +76,9 @@ def watch(arguments: Sequence[str]) -> int:
                 break
             time.sleep(command.every)
     if record.status != "running":
-        go_on = f"; `scool resume {command.folder}` goes on" if record.status == "killed" else ""
+        go_on = (
+            f"; `scool resume {command.folder}` continues it" if record.status == "killed" else ""
+        )
         why = f": {record.header.get('reason')}" if record.status == "failed" else ""
         words = printable(f"{record.path}: {record.status}{why}{go_on}")
         print(words, file=sys.stderr)

@@ -25,8 +25,10 @@ MASKED = named(Metric("masked_accuracy", masked_accuracy, "masked %", "classific
 
 
 def may_answer_all(federation: Federation) -> Federation:
-    """Every model may answer every class, as in most papers; who has which samples is the same."""
-    return replace(federation, classes=torch.ones_like(federation.classes))
+    """Every model may answer every class that somebody has samples of, as in most papers; who has
+    which samples is the same."""
+    held = federation.classes.any(dim=0)
+    return replace(federation, classes=held.expand_as(federation.classes).clone())
 
 
 def poisoned(federation: Federation, share: float, seed: int) -> Federation:

@@ -16,7 +16,8 @@ from scool.data.federation import Federation
 from scool.data.subset import at_most, some_clients, validation_as_test
 from scool.errors import QuarantineError
 from scool.evaluation.metrics import SCORE
-from scool.run.result import Result, finite
+from scool.evaluation.scores import finite
+from scool.run.result import Result
 
 
 def line_of(task: Task, data_dir: str | None) -> dict[str, Any]:

@@ -174,7 +174,16 @@ class Study:
     def changed(self, **changes: Any) -> "Study":
         """The same with other values in all settings; None and 0 change nothing."""
         wanted = {name: value for name, value in changes.items() if value}
-        return replace(self, settings=tuple(replace(s, **wanted) for s in self.settings))
+        return replace(self, settings=tuple(_changed(s, wanted) for s in self.settings))
+
+
+def _changed(setting: Setting, wanted: Mapping[str, Any]) -> Setting:
+    """Runs of another length are not compared with what others state."""
+    found = replace(setting, **wanted)
+    if found.rounds == setting.rounds:
+        return found
+    about = f"{setting.about} {found.rounds:,} rounds, the setting has {setting.rounds:,}."
+    return replace(found, published={}, source="", about=about.strip())
 
 
 def read_study(name: str, settings: str = "all", methods: str = "all") -> Study:

@@ -1,7 +1,7 @@
 """The numbers of a contest as Markdown, CSV and JSON."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scool.columns import human_bytes
@@ -19,23 +19,35 @@ NAMED = 3
 WORDS = {"accuracy": "accuracy %", "auc": "AUC", "r2": "R2", "rmse": "RMSE (less is better)"}
 
 
-def as_markdown(
+def parts_of(
     study: Study, rows: Sequence[Row], overall: Sequence[Row], kinds: Sequence[Row] = ()
-) -> str:
-    """All tables: overall, what was chosen for the owners, then one per setting."""
-    parts = [overall_table(overall)] if len({row["setting"] for row in rows}) > 1 else []
+) -> dict[str, str]:
+    """The tables by what they are about: `overall`, the `owners` (what was chosen for them), and
+    the `settings`."""
+    chosen: list[str] = []
     for method in dict.fromkeys(row["method"] for row in kinds):
         own = [row for row in kinds if row["method"] == method]
-        parts += [f"### What `{method}` chose for the owners", kinds_table(own)]
+        chosen += [f"### What `{method}` chose for the owners", kinds_table(own)]
+    settings: list[str] = []
     for setting in study.settings:
         own = [row for row in rows if row["setting"] == setting.name]
         if own:
-            parts += [
+            settings += [
                 f"### {setting.title}",
                 setting_words(setting, own),
                 setting_table(setting, own),
             ]
-    return "\n\n".join(parts) + "\n"
+    several = len({row["setting"] for row in rows}) > 1
+    return {
+        "overall": overall_table(overall) if several else "",
+        "owners": "\n\n".join(chosen),
+        "settings": "\n\n".join(settings),
+    }
+
+
+def as_markdown(parts: Mapping[str, str]) -> str:
+    """All tables below each other."""
+    return "\n\n".join(text for text in parts.values() if text) + "\n"
 
 
 def setting_words(setting: Setting, rows: Sequence[Row]) -> str:

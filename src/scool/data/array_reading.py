@@ -82,12 +82,12 @@ def with_inputs(client: Parts, number: int, tokens: bool) -> Parts:
 
 
 def _sides(task: Task) -> tuple[str, str]:
-    """What messages call the two sides of a sample."""
+    """The two sides of a sample, as messages call them."""
     return "inputs", "labels" if task == "classification" else "targets"
 
 
 def _tensor(value: Any, where: str, what: str) -> Tensor:
-    """A CPU copy, so that nobody else can change it."""
+    """A CPU copy, so that the caller cannot change it."""
     if isinstance(value, Tensor):
         return _plain(value.detach().cpu().clone(), where, what)
     try:
@@ -125,8 +125,8 @@ def _plain(values: Tensor, where: str, what: str) -> Tensor:
 
 
 def _as_numbers(array: np.ndarray) -> np.ndarray:
-    """Numbers that torch knows; also those that lie in an array of objects, as a table with mixed
-    columns gives them."""
+    """Numbers that torch knows; also from an array of objects, as a table with mixed columns
+    has."""
     if array.dtype == np.longdouble:
         return array.astype(np.float64)
     if not array.dtype.isnative:
@@ -138,7 +138,7 @@ def _as_numbers(array: np.ndarray) -> np.ndarray:
 
 
 def _ragged(value: Any) -> str:
-    """Words where samples are of several lengths; empty where they are not."""
+    """A complaint if samples have different lengths, else empty."""
     lengths = sorted({len(row) for row in value if isinstance(row, Sequence | np.ndarray | Tensor)})
     if len(lengths) < 2:
         return ""

@@ -1,4 +1,4 @@
-"""A person's own data: a list of arrays or torch datasets, one entry per client."""
+"""Your own data: a list of arrays or torch datasets, one entry per client."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from scool.data.federation import Federation, Split, Task, Truth, check_names
 from scool.data.transform import ImageTransform
 from scool.errors import DataError, check_kind, require, unknown
 
-MOST_CLASSES = 100_000  # found in the labels; more are names, not numbers from 0 on
+MOST_CLASSES = 100_000  # found in the labels; with more they must be ids, not numbers from 0 on
 
 
 def from_arrays(
@@ -49,7 +49,7 @@ def from_arrays(
         groups: a number or a name per client; gives the truth where `truth` is absent.
         test_fraction: share of the samples set aside where a client brings no test data.
         val_fraction: share of the training samples set aside where it brings no validation data.
-        seed: for the choice of those samples.
+        seed: for the choice of these samples.
         transform: required for uint8 images.
         tokens: inputs are whole numbers and stay so, for a model that begins with an embedding;
             else they become floats.
@@ -119,7 +119,7 @@ def _stack(parts: list[Part]) -> Split:
     x = torch.cat([x for x, _ in parts])
     y = torch.cat([y for _, y in parts])
     rows = list(torch.arange(len(y)).split([len(own) for _, own in parts]))
-    if len(x) == 0:  # nobody has this part: one blank row that no mask admits
+    if len(x) == 0:  # no client has this part: one blank row that all masks exclude
         x, y = x.new_zeros(1, *x.shape[1:]), y.new_zeros(1, *y.shape[1:])
     index, mask = pad_rows(rows)
     return Split(x, index, mask, y[index])

@@ -1,4 +1,4 @@
-"""From labelled data and a partition to a federation; what is set aside of it."""
+"""From labelled data and a partition to a federation; validation samples; true graphs."""
 
 from dataclasses import replace
 
@@ -37,7 +37,7 @@ def from_partition(
         x_test: (Q, ...) the test pool; a client is tested on all samples of its classes.
         y_test: (Q,) labels.
         parts: which rows each client has, see `scool.data.partition`.
-        truth_kind: which clients should cooperate; None where nobody knows.
+        truth_kind: which clients should cooperate; None if unknown.
         val_fraction: share of each client's samples set aside for validation.
         seed: for the choice of the validation samples.
         transform: how uint8 images become network inputs.
@@ -53,7 +53,7 @@ def from_partition(
         test_rows = [own[y_test].nonzero().flatten() for own in parts.classes]
     train_rows, val_rows = hold_out(rows, val_fraction, seed)
     classes = parts.classes
-    if test_fraction:  # nobody may have kept a training sample of a class
+    if test_fraction:  # no client may have kept a training sample of a class
         held = torch.zeros(classes.shape[1], dtype=torch.bool)
         held[y_train[torch.cat(train_rows)]] = True
         classes = classes & held

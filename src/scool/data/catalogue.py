@@ -1,4 +1,4 @@
-"""Which federation a run is on: a dataset and how it is shared out, from options to clients."""
+"""The federation of a run: a dataset and how it is shared out, from options to clients."""
 
 import os
 from dataclasses import dataclass, field
@@ -103,7 +103,7 @@ class DataConfig:
         )
 
     def _take_file(self) -> None:
-        """The file has the place of the dataset; records name it by its whole path."""
+        """The file takes the place of the dataset; records name it by its absolute path."""
         is_free = self.dataset in (DataConfig.dataset, OWN_TABLE)
         require(is_free, "dataset", self.dataset, "leave it out, or leave out --data")
         object.__setattr__(self, "dataset", OWN_TABLE)
@@ -111,7 +111,7 @@ class DataConfig:
 
     @property
     def num_clients(self) -> int:
-        """How many clients there will be, known before the data are read."""
+        """The number of clients, known before the data are read."""
         if self.data:
             return self.table.count or looked_at(self.data, self.table, self.task)[0].count
         return self.clients or find(self.dataset).clients
@@ -164,7 +164,7 @@ def _refuse(config: DataConfig, field: str, remedy: str) -> None:
 
 
 def _refuse_others(config: DataConfig, kind: str) -> None:
-    """Options of other partitions than this one."""
+    """Refuse options that belong to other partitions."""
     if kind != "dirichlet":
         _refuse(config, "dirichlet_alpha", "it needs partition dirichlet")
     if kind not in ("noniid", "sbm", "pathological"):
@@ -172,7 +172,7 @@ def _refuse_others(config: DataConfig, kind: str) -> None:
 
 
 def _refuse_sharing(config: DataConfig, what: str) -> None:
-    """Options of data sets that are shared out, where samples have owners."""
+    """Refuse options of datasets that are shared out, if samples have owners."""
     _refuse(config, "partition", f"{what} says whose samples are whose")
     _refuse_others(config, "owners")
     for name in ("clients", "groups", "samples_per_client", "classes_per_client", "unequal_sizes"):

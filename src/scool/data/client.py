@@ -26,7 +26,7 @@ class Client(NamedTuple):
     """The data of one client."""
 
     number: int
-    name: str  # its number where it has no name
+    name: str  # its number if it has no name
     train: Samples
     val: Samples
     test: Samples

@@ -50,7 +50,7 @@ class Dataset:
 
 
 OWN_TABLE = "own-table"
-"""What `--data FILE` stands for; nobody names it."""
+"""The entry for `--data FILE`; it has no public name."""
 
 DATASETS: dict[str, Dataset] = {
     "digits": Dataset("8x8 handwritten digits, carried by scikit-learn", 10, clients=40),

@@ -23,11 +23,11 @@ def digits(
     seed: int = 0,
     val_fraction: float = 0.0,
 ) -> Federation:
-    """Groups that name the digits differently: cooperation helps inside a group and hurts across.
+    """Groups that label the digits differently: cooperation helps inside a group and hurts across.
 
     Every group has its own random permutation of the ten labels; client i is in group
     i % groups. Clients hold disjoint images with the classes about balanced, and are tested on a
-    common held-out pool under the names of their own group.
+    common held-out pool with the labels of their own group.
 
     >>> digits(num_clients=8, groups=2).train.sizes.tolist()
     [24, 24, 24, 24, 24, 24, 24, 24]
@@ -39,7 +39,7 @@ def digits(
     names = [
         torch.randperm(10, generator=generator(seed, "digits", "names", g)) for g in range(groups)
     ]
-    named = torch.stack(names)[group][:, y]  # (K, 1797) every digit in the words of client i
+    named = torch.stack(names)[group][:, y]  # (K, 1797) every digit as client i labels it
 
     def split(index: Tensor, mask: Tensor) -> Split:
         return Split(x, index, mask, named.gather(1, index))
@@ -94,7 +94,7 @@ def digits_by_class(
     seed: int = 0,
     val_fraction: float = 0.0,
 ) -> Federation:
-    """The digits under their own names, shared out by `noniid`, `sbm`, `pathological`,
+    """The digits with their usual labels, shared out by `noniid`, `sbm`, `pathological`,
     `dirichlet` or `iid`."""
     x, y = digit_images()
     pool, held_out = split_pool(y, seed)

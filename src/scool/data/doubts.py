@@ -1,4 +1,4 @@
-"""What is possible in a person's own data, but seldom meant: said once, with the remedy."""
+"""Warnings about your own data: what is possible but seldom intended, with the remedy."""
 
 import warnings
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Who has what: the data of K clients, as one shared pool and indices into it."""
+"""The data of K clients, as one shared pool and indices into it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -138,7 +138,7 @@ class Federation:
         return f"{client} ({self.client_names[client]})" if self.client_names else str(client)
 
     def describe(self) -> str:
-        """A short table for a person: who has how much of what."""
+        """A short table of how many samples each client has."""
         from scool.display.federation import words_of
 
         return words_of(self)
@@ -162,7 +162,7 @@ class Federation:
         return torch.stack([self.counts(part) > 0 for part in PARTS]).any(dim=0)
 
     def plot(self, part: Part = "train") -> "Picture":
-        """A matplotlib figure of who has how many samples of which class."""
+        """A matplotlib figure of how many samples of which class each client has."""
         from scool.display.federation import picture_of
 
         return picture_of(self, part)

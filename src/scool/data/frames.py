@@ -1,4 +1,5 @@
-"""A table with a column that says whose row it is: from pandas, CSV or Parquet to a federation."""
+"""From a table with a column that names each row's client (pandas, CSV or Parquet) to a
+federation."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -53,16 +54,16 @@ def from_frame(
     positive: str | None = None,
     name: str | None = None,
 ) -> Federation:
-    """A federation from one table in which a column says whose row it is.
+    """A federation from one table in which a column names each row's client.
 
     What was fitted on the training rows (categories, fill values, means and scales) is kept in
     `Federation.preprocessing`, so that `Result.predict(client, table)` takes tables of the same
-    form. `Federation.notes` says in sentences what was done.
+    form. `Federation.notes` describes in sentences what was done.
 
     Args:
         data: a pandas table, the path of a CSV or Parquet file, or a table of another library that
             has `to_pandas` or the interchange protocol.
-        client: the column that says whose row it is.
+        client: the column that names each row's client.
         label: the column to predict; several for regression with several targets.
         task: `classification` or `regression`; default: regression for numbers with a fraction.
         features: the columns to learn from; default: all others.

@@ -1,4 +1,4 @@
-"""Which datasets are here, whether their files are whole, and getting those that are not."""
+"""Which datasets are present, whether their files are whole, and how to fetch missing ones."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path

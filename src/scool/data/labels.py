@@ -12,7 +12,7 @@ from scool.data.tables import quoted, texts
 from scool.errors import DataError, need, require, unknown
 
 FEW_CLASSES = 20
-"""As many whole numbers stored with a point are still taken for classes."""
+"""Up to this many different whole numbers stored as floats are taken for classes."""
 
 
 def numbered(who: np.ndarray, clients: list[str]) -> np.ndarray:
@@ -21,7 +21,7 @@ def numbered(who: np.ndarray, clients: list[str]) -> np.ndarray:
 
 
 def task_of(frame: Any, labels: tuple[str, ...], task: Task | None) -> tuple[Task, list[str]]:
-    """What is to be learned, by the labels where nobody says it."""
+    """The task: as given, else judged by the labels."""
     pd = need("pandas", "a table")
 
     if len(labels) != 1:
@@ -53,7 +53,7 @@ def task_of(frame: Any, labels: tuple[str, ...], task: Task | None) -> tuple[Tas
 
 
 def _warn_many_classes(column: Any, label: str) -> None:
-    """Texts or whole numbers are taken for classes, and these may be quantities."""
+    """Warn that texts or whole numbers, taken for classes, may be quantities."""
     pd = need("pandas", "a table")
 
     is_number, count = pd.api.types.is_integer_dtype(column), column.nunique()
@@ -106,7 +106,7 @@ def kind_of_classes(column: Any) -> ClassKind:
 
 
 def check_classes(y: np.ndarray, names: Sequence[str], label: str) -> None:
-    """A class that nobody can learn."""
+    """Refuse classes without a training row."""
     unseen = [name for number, name in enumerate(names) if number not in set(y.tolist())]
     if unseen:
         raise DataError(

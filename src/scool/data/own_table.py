@@ -20,7 +20,7 @@ class TableOptions:
     """What the columns of the file of --data mean."""
 
     client: str = ""
-    """For --data: the column that says whose row it is."""
+    """For --data: the column that names each row's client."""
     label: tuple[str, ...] = ()
     """For --data: the column to predict; several for regression with several targets."""
     features: tuple[str, ...] = ()
@@ -44,15 +44,15 @@ class TableOptions:
     positive: str = ""
     """For --data: of two classes the one that F1 counts; default: the last by number or letter."""
     test_fraction: Annotated[float, tyro.conf.Suppress] = 0.0
-    """That of `DataConfig`, in records that have it here."""
+    """As in `DataConfig`; older records have it here."""
     sha256: Annotated[str, tyro.conf.Suppress] = ""
-    """Of the file when the command was given: a record is not continued with another one."""
+    """SHA-256 of the file when the run began: a run is not continued with another file."""
     count: Annotated[int, tyro.conf.Suppress] = 0
     """Clients in the file."""
 
 
 def looked_at(path: str, table: TableOptions, task: Task | None) -> tuple[TableOptions, Task]:
-    """The options with what the file says, and the task where nobody said it.
+    """The options completed by what the file says, with the task if it was not given.
 
     Raises:
         ConfigError: an option is missing.
@@ -92,7 +92,7 @@ def load_table(
     """The federation of a file; what was done to its rows is said as notes.
 
     Raises:
-        DataError: the file is not there, or not the one that the options were made for.
+        DataError: the file is missing, or is not the one that the options were made for.
     """
     _check_named(path, table)
     if table.sha256 and (found := digest_of(path)) != table.sha256:

@@ -1,7 +1,7 @@
 """Federations of real owners: hospitals, patients, phones, schools, mine fields, speaking roles.
 
-Each is one file and one entry of `OWNERS`. Nobody planted a graph in them. Files are checked by
-what they hold, so that a copy packed by somebody else is accepted.
+Each is one file and one entry of `OWNERS`. None has a planted graph. Files are checked by their
+content, so that a repacked copy is accepted.
 """
 
 import gzip
@@ -33,9 +33,9 @@ class Owners:
     """One federation of real owners."""
 
     about: str
-    owner: str  # what one of them is, in the singular
+    owner: str  # what one owner is, in the singular
     clients: int
-    file: str  # under the data root; packed (.gz) or not
+    file: str  # path under the data root; packed (.gz) or not
     sha256: str  # of what it holds
     source: str
     licence: str

@@ -13,7 +13,7 @@ from scool.randomness import derive, generator
 
 
 class Parts(NamedTuple):
-    """The samples of each client and the classes they belong to."""
+    """The samples of each client and its classes."""
 
     indices: list[Tensor]  # K tensors of rows, int64
     classes: Tensor  # (K, C) bool
@@ -39,8 +39,8 @@ def noniid(labels: Tensor, num_clients: int, classes_per_client: int, seed: int)
 def noniid_sbm(labels: Tensor, num_clients: int, classes_per_client: int) -> Parts:
     """The paper's non-IID SBM split: R groups of E clients, disjoint classes between groups.
 
-    Group r owns classes r N to r N + N - 1; client r E + s gets shard s of each of them. There is
-    nothing random in it.
+    Group r owns classes r N to r N + N - 1; client r E + s gets shard s of each of them. Nothing in
+    it is random.
 
     >>> noniid_sbm(torch.tensor([0, 1, 0, 1]), 2, 1).indices
     [tensor([0, 2]), tensor([1, 3])]
@@ -75,7 +75,7 @@ def pathological(
     held = torch.zeros(count, dtype=torch.int64)
     holders: list[list[int]] = [[] for _ in range(count)]
     for client in torch.randperm(num_clients, generator=rng).tolist():
-        order = held + torch.rand(count, generator=rng)  # a holder counts more than chance
+        order = held + torch.rand(count, generator=rng)  # the number of holders outweighs chance
         taken = order.argsort()[:classes_per_client]
         held[taken] += 1
         for label in taken.tolist():
@@ -95,7 +95,7 @@ def pathological(
 
 
 def _cut(rows: Tensor, parts: int, rng: torch.Generator, unequal: bool) -> list[Tensor]:
-    """In so many parts, of one row at least."""
+    """Cut rows into parts of at least one row."""
     if not parts:
         return []
     share = torch.rand(parts, generator=rng) * 0.9 + 0.1 if unequal else torch.ones(parts)
@@ -141,7 +141,7 @@ def dirichlet(
 ) -> Parts:
     """Each class is spread over the clients by a draw from Dirichlet(alpha, ..., alpha).
 
-    Nothing is drawn again until it fits: clients left with fewer than `min_size` samples take
+    No draw is repeated: clients left with fewer than `min_size` samples take
     one after another from the client that has most, so 1,000 clients take no longer than 10.
     """
     require(alpha > 0, "dirichlet_alpha", alpha, "give a positive number")

@@ -1,4 +1,4 @@
-"""What was fitted on training rows so that a table becomes numbers: kept with the federation."""
+"""How a table becomes numbers: fitted on training rows, and kept with the federation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -38,7 +38,7 @@ class Column:
         return tuple(f"{self.name}={c}" for c in self.categories) or (self.name,)
 
     def only(self, client: int) -> "Column":
-        """The same with what belongs to one client."""
+        """The same for one client only."""
         own = {
             name: values[client : client + 1]
             for name in ("fill", "mean", "scale")
@@ -91,7 +91,7 @@ class Preprocessing:
         return tuple(name for column in self.columns for name in column.features)
 
     def only(self, client: int) -> "Preprocessing":
-        """The same without what belongs to other clients."""
+        """The same for one client only."""
         return replace(self, columns=tuple(column.only(client) for column in self.columns))
 
     def transform(self, table: Any, client: int = 0) -> np.ndarray:
@@ -149,7 +149,7 @@ class Preprocessing:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Preprocessing":
-        """The object that `to_dict` described, also after a way through JSON."""
+        """The object that `to_dict` described, also after a round trip through JSON."""
         columns = tuple(Column(**_tuples(column, Column)) for column in values["columns"])
         told = _tuples(values, cls)
         told["columns"] = columns
@@ -170,7 +170,7 @@ def _tuples(values: Mapping[str, Any], kind: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Rows:
-    """Which rows of a table are whose, and which of them are for training."""
+    """The client of each row of a table, and which rows are for training."""
 
     client: np.ndarray  # (n,) number of the client
     is_train: np.ndarray  # (n,) bool
@@ -222,7 +222,7 @@ def _plain(value: Any) -> float | str:
 
 
 def _usual(values: np.ndarray) -> Any:
-    """The most frequent value; of several the first in order."""
+    """The most frequent value; of equals the first in order."""
     found, counts = np.unique(
         values.astype(str) if values.dtype == object else values, return_counts=True
     )

@@ -134,7 +134,7 @@ class RowSplit:
 
 
 def _share(fraction: float, size: int) -> int:
-    """So many of the rows, one at least if any are wanted, and one row less than all."""
+    """The number of rows for a share: at least one if any are wanted, and never all."""
     wanted = max(1, int(fraction * size + 0.5)) if fraction else 0
     return min(wanted, max(size - 1, 0))
 

@@ -1,4 +1,4 @@
-"""Other places that data of your own lie in: Hugging Face datasets, image folders, .npz files."""
+"""Other sources of your own data: Hugging Face datasets, image folders, .npz files."""
 
 import warnings
 import zipfile
@@ -29,12 +29,12 @@ def from_datasets(
     transform: ImageTransform | None = None,
     **options: Any,
 ) -> Federation:
-    """A federation from a dataset of Hugging Face with a column that says whose row it is.
+    """A federation from a dataset of Hugging Face with a column that names each row's client.
 
     Args:
         dataset: one split, as `datasets.load_dataset(..., split="train")` gives it, or several by
             name: `train`, `validation` and `test` are the parts.
-        client: the column that says whose row it is.
+        client: the column that names each row's client.
         label: the column to predict; names of classes are kept.
         image: a column of images; without it the columns are features as in `from_frame`.
         size: (height, width) that images are brought to.
@@ -205,7 +205,7 @@ def from_npz(files: str | Path | Sequence[str | Path], **options: Any) -> Federa
     `y_train`, `x_test`, ...), in a folder or listed; or one file with `x`, `y` and `client`.
 
     Args:
-        files: a folder, one file, or a list of files; a client is called by the name of its file.
+        files: a folder, one file, or a list of files; a client is named after its file.
         **options: those of `from_arrays`.
     """
     if isinstance(files, str | Path):

@@ -1,4 +1,4 @@
-"""Speaking roles as clients: the next character of what they say."""
+"""Speaking roles as clients: predict the next character of what they say."""
 
 from collections import Counter
 from typing import Any
@@ -13,7 +13,7 @@ from scool.errors import DataError, need
 
 LENGTH = 20  # characters that a model sees
 STRIDE = 10  # every tenth character is predicted
-FEWEST = 5_000  # characters of a role
+FEWEST = 5_000  # characters of a role; one with fewer is left out
 OFTEN = 500  # a character that is rarer than this in all roles together is RARE
 RARE = "\N{REPLACEMENT CHARACTER}"
 _PARTS = (("train", TRAIN), ("val", VAL), ("test", TEST))
@@ -28,7 +28,7 @@ def speech_federation(lines: Any, how: RowSplit, fewest: int = FEWEST) -> Federa
     Args:
         lines: a table with play, speech, role and text, a line per row.
         how: the shares of the parts and the seed.
-        fewest: characters of a role.
+        fewest: characters of a role; one with fewer is left out.
     """
     missing = {"play", "speech", "role", "text"} - set(lines.columns)
     if missing:

@@ -1,4 +1,4 @@
-"""Less of a federation: fewer clients, fewer samples, validation samples in place of the test."""
+"""Parts of a federation: fewer clients, fewer samples, or validation in place of test samples."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,14 +13,14 @@ from scool.randomness import generator
 
 def validation_as_test(federation: Federation) -> Federation:
     """The clients with their validation samples where the test samples were, and none left to
-    validate by. So nobody can look at the test, nor train by what it is judged by."""
+    validate by. So a run can neither look at test samples nor train on those it is judged by."""
     val = federation.val
     return replace(federation, test=val, val=val._replace(mask=torch.zeros_like(val.mask)))
 
 
 def some_clients(federation: Federation, count: int) -> Federation:
-    """At most so many clients, evenly from their list, the first and the last among them. Classes
-    that nobody has a training sample of any more are left out."""
+    """At most `count` clients, evenly spaced in the list, the first and the last included. Classes
+    without a training sample are dropped."""
     require(count >= 1, "clients", count, "give at least 1")
     require(federation.preprocessing is None, "clients", count, "a table has columns by client")
     everybody = federation.num_clients
@@ -49,7 +49,7 @@ def _rows(split: Split, chosen: torch.Tensor) -> Split:
 
 
 def at_most(federation: Federation, samples: int, seed: int) -> Federation:
-    """At most so many training samples of each client, a seeded choice; the test stays whole."""
+    """At most `count` training samples per client, a seeded choice; test samples are kept."""
     require(samples >= 1, "samples", samples, "give at least 1")
     mask = federation.train.mask.clone()
     for client, own in enumerate(mask):
@@ -62,7 +62,7 @@ def at_most(federation: Federation, samples: int, seed: int) -> Federation:
 
 
 def _held(federation: Federation, parts: dict[str, Split], classes: torch.Tensor) -> dict[str, Any]:
-    """The parts without classes that nobody has a training sample of any more."""
+    """The parts without the classes that have no training sample any more."""
     if federation.task == "regression":
         return {**parts, "classes": classes}
     train = parts["train"]
@@ -73,7 +73,7 @@ def _held(federation: Federation, parts: dict[str, Split], classes: torch.Tensor
 
 
 def _packed(split: Split) -> Split:
-    """The same samples with no column that nobody needs; what is valid comes first."""
+    """The same samples without unused columns; valid entries come first."""
     order = (~split.mask).long().argsort(dim=1, stable=True)[:, : int(split.sizes.max())]
     y = split.y
     if y.dim() == 3:

@@ -174,7 +174,8 @@ def _is_real(value: Any) -> bool:
 
 
 def _refuse_written_numbers(known: Any, name: str) -> None:
-    """Numbers became text because some cells hold something else, such as a question mark."""
+    """Refuse numbers that became text because some cells hold something else, such as a question
+    mark."""
     pd = need("pandas", "a table")
 
     is_number = pd.to_numeric(known.astype(object), errors="coerce").notna()

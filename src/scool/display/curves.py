@@ -142,7 +142,8 @@ def gains(records: Sequence[RunRecord]) -> list[Row]:
 
 
 def plot_gains(records: Sequence[RunRecord], width: float) -> Plot:
-    """What each client gained over learning alone, a box a method; scores without a local run."""
+    """What each client gained over learning alone, one box per method; scores if there is no local
+    run."""
     rows = gains(records)
     known = [row for row in rows if row["gain"] is not None]
     value = "gain" if known else "score"

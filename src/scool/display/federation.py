@@ -16,8 +16,8 @@ MOST_ROWS = 1000
 
 
 def picture_of(federation: Federation, part: Part) -> "Picture":
-    """Who has how many samples of which class, clients of a true group, or with the same classes,
-    side by side."""
+    """How many samples of which class each client has; clients of a true group, or with the same
+    classes, side by side."""
     from scool.display.matrices import partition_picture
     from scool.display.order import shown_order
 
@@ -57,7 +57,7 @@ def html_of(federation: Federation) -> str:
 
 
 def words_of(federation: "Federation") -> str:
-    """A short table for a person: who has how much of what."""
+    """A short table of how many samples each client has."""
     outputs = federation.num_outputs
     rows = [
         ("federation", federation.name),

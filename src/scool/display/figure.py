@@ -21,7 +21,7 @@ KINDS: dict[str, tuple[Callable[[Sequence[RunRecord], float], Plot], str]] = {
         "L1 distance to the true graph and adjusted Rand index over rounds",
     ),
     "budget": (plot_budget, "score over the bytes sent"),
-    "partition": (plot_partition, "who has how many samples of which class"),
+    "partition": (plot_partition, "how many samples of which class each client has"),
     "gains": (plot_gains, "what each client gained over learning alone"),
     "blocks": (plot_blocks, "the block of each client over rounds"),
 }

@@ -27,7 +27,7 @@ PANELS = 40
 
 
 def first_runs(records: Sequence[RunRecord]) -> dict[str, RunRecord]:
-    """One run a method: its first seed."""
+    """One run per method: its first seed."""
     return {label: records[runs[0]] for label, runs in group_runs(records).items()}
 
 
@@ -110,7 +110,7 @@ def strongest_edges(label: str, seed: int | None, round: int | None, w: Tensor) 
 
 
 def plot_partition(records: Sequence[RunRecord], width: float) -> Plot:
-    """Who has how many training samples of which class."""
+    """How many training samples of which class each client has."""
     record = next((r for r in records if r.clients is not None), None)
     if record is None or record.clients is None:
         raise RunError(
@@ -133,8 +133,8 @@ def plot_partition(records: Sequence[RunRecord], width: float) -> Plot:
 
 
 def plot_blocks(records: Sequence[RunRecord], width: float) -> Plot:
-    """The block of each client over rounds, a panel a method that has blocks; nothing is drawn
-    where a client is in quarantine."""
+    """The block of each client over rounds, one panel per method with blocks; clients in quarantine
+    are left blank."""
     panels: list[tuple[str, RunRecord, list[int], np.ndarray]] = []
     rows: list[Row] = []
     for label, record in first_runs(records).items():

@@ -1,4 +1,4 @@
-"""Where clients stand in a picture: their order in a heat map, their place in a network."""
+"""The places of clients in pictures: order in a heat map, positions in a network."""
 
 import math
 from collections.abc import Sequence

@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, final
@@ -70,7 +70,7 @@ class View:
 
     method: str = ""
     rounds: int = 0
-    first: int = 0  # rounds done before we looked
+    first: int = 0  # rounds done before the view began
     spent: float = 0.0  # seconds since then
     names: Sequence[str] | None = None  # of the clients
     rows: list[Mapping[str, Any]] = field(default_factory=list)
@@ -79,7 +79,7 @@ class View:
     _warned: set[str] = field(default_factory=set)
 
     def add(self, row: Mapping[str, Any], graph: Matrix | None) -> list[str]:
-        """Add a round, and give back the warnings that are new with it."""
+        """Add a round; returns the warnings that are new with it."""
         self.rows.append(row)
         if graph is not None:
             self.density = density(graph)
@@ -169,7 +169,7 @@ def density(graph: Matrix) -> float:
 
 
 def _warnings(row: Mapping[str, Any], names: Sequence[str] | None) -> dict[str, str]:
-    """What a person should know of a round, by subject; each is said once."""
+    """Warnings about a round, by subject; each is shown once."""
     found: dict[str, str] = {}
     for client, why in (row.get("quarantined") or {}).items():
         who = f"{client} ({names[int(client)]})" if names else client
@@ -187,7 +187,14 @@ def _warnings(row: Mapping[str, Any], names: Sequence[str] | None) -> dict[str, 
 class Console:
     """A recorder that shows on stderr how a run is doing."""
 
-    def __init__(self, rounds: int, *, quiet: bool = False) -> None:
+    def __init__(
+        self,
+        rounds: int,
+        *,
+        quiet: bool = False,
+        drawn: Callable[[], RenderableType] | None = None,
+    ) -> None:
+        """`drawn` makes another picture for a terminal."""
         self.rounds = rounds
         self.quiet = quiet
         self.view = View()
@@ -195,7 +202,10 @@ class Console:
         self._began = 0.0
         self._console = Terminal(stderr=True)
         self._live = Live(
-            console=self._console, transient=True, refresh_per_second=4, get_renderable=self._drawn
+            console=self._console,
+            transient=True,
+            refresh_per_second=4,
+            get_renderable=drawn or self._drawn,
         )
 
     @property
@@ -246,5 +256,5 @@ class Console:
         print(self.view.line(), file=sys.stderr, flush=True)
 
     def _say(self, words: str) -> None:
-        """Show a warning, which stays on the screen; also where it is to be quiet."""
+        """Show a warning, which stays on the screen; also in quiet mode."""
         self._console.print(f"warning: {words}", style="yellow", highlight=False, markup=False)

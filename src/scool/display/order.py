@@ -1,4 +1,4 @@
-"""In which order the clients of a heat map stand."""
+"""The order of the clients in a heat map."""
 
 import torch
 from torch import Tensor
@@ -10,8 +10,8 @@ def by_label(labels: Tensor) -> list[int]:
 
 
 def by_classes(classes: Tensor) -> list[int] | None:
-    """Clients with the same classes (K, C) side by side, those of the first class first; None where
-    that says little: all clients have the same, or most have no equal.
+    """Clients with the same classes (K, C) side by side, those of the first class first; None if
+    that shows little: all clients have the same classes, or most have none in common.
 
     >>> by_classes(torch.tensor([[0, 1, 1], [1, 1, 0], [0, 1, 1], [1, 1, 0]]).bool())
     [1, 3, 0, 2]
@@ -24,7 +24,7 @@ def by_classes(classes: Tensor) -> list[int] | None:
 
 
 def known_order(groups: Tensor | None, classes: Tensor | None) -> tuple[list[int], str] | None:
-    """By true group (K,), else by common classes, as far as these are known; and the words."""
+    """By true group (K,), else by common classes, if these are known; and a name for the order."""
     if groups is not None:
         return by_label(groups), "true group"
     order = None if classes is None else by_classes(classes)

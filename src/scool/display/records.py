@@ -1,4 +1,4 @@
-"""Run folders as a report sees them: whatever is there is read, what is missing is named."""
+"""Run folders as a report sees them: what exists is read, what is missing is named."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from scool.recording.seals import damaged, warn_damage
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run folder. Empty where a file is missing; `problems` says so in words."""
+    """One run folder. Empty if a file is missing; `problems` names it."""
 
     path: Path
     header: Mapping[str, Any]
@@ -29,7 +29,7 @@ class RunRecord:
     clients: Clients | None
     folder: RunFolder
     problems: list[str] = field(default_factory=list)
-    lost_graphs: set[int] = field(default_factory=set)  # rounds whose files cannot be believed
+    lost_graphs: set[int] = field(default_factory=set)  # rounds whose files cannot be trusted
 
     @property
     def method(self) -> str:
@@ -41,7 +41,7 @@ class RunRecord:
 
     @property
     def status(self) -> str:
-        """finished, interrupted, diverged, failed (by an error), running, killed (nobody is at
+        """finished, interrupted, diverged, failed (by an error), running, killed (no process is at
         it), or unknown."""
         return str(self.header.get("status", "unknown"))
 
@@ -117,17 +117,17 @@ class RunRecord:
             return w
         except RunError as error:
             if self.graph_files[round].exists() or graph_name(round) in self.folder.listed.files:
-                self.damage(str(error))  # else somebody has deleted it, and may
+                self.damage(str(error))  # else it was deleted, which is allowed
             self.lost_graphs.add(round)
             return None
 
     def damage(self, words: str) -> None:
-        """Say that a record is not what was written, on the page and aloud."""
+        """Report on the page, and warn, that a record is not what was written."""
         self.problems.append(words)
         warn_damage(words)
 
     def last_graph(self, rounds: int | None = None) -> tuple[int, Tensor] | None:
-        """The last round, of all or of the first so many, whose weights can be read."""
+        """The last round, of all or of the first `rounds`, whose weights can be read."""
         found = [t for t in self.graph_files if rounds is None or t < rounds]
         for round in sorted(found, reverse=True):
             w = self.graph(round)
@@ -150,7 +150,7 @@ class RunRecord:
                 )
             except FileNotFoundError:
                 if name not in self.folder.listed.files:
-                    continue  # deleted, and allowed to be
+                    continue  # deleted, which is allowed
                 self.damage(f"{self.path / name} is missing")
             except (OSError, ValueError) as error:
                 self.damage(str(damaged(self.path / name, error, "An older one is shown")))
@@ -164,10 +164,10 @@ def _shares(weights: Tensor, clients: int | None) -> Tensor:
 
 
 def read_run(path: Path) -> RunRecord:
-    """Read a run folder, broken or whole. Says aloud what is not what was written.
+    """Read a run folder, broken or whole. Warns about what is not what was written.
 
     Raises:
-        RunError: there is no folder, or nothing of a run in it.
+        RunError: there is no folder, or it has no record of a run.
     """
     if not is_run(path):
         raise RunError(f"{path} is not a run folder: neither run.json nor metrics.jsonl is there")
@@ -175,7 +175,7 @@ def read_run(path: Path) -> RunRecord:
     header = _header_of(folder, damage)
     if header.get("status") == "running" and not is_written(path):
         folder = RunFolder(path)
-        header = _header_of(folder, [])  # it may have ended a moment ago
+        header = _header_of(folder, [])  # it may have just ended
         if header.get("status") == "running":
             header = {**header, "status": "killed"}
     rows = _rows_of(folder, METRICS, header, damage)
@@ -212,7 +212,7 @@ def read_run(path: Path) -> RunRecord:
 
 
 def read_runs(paths: Sequence[Path]) -> list[RunRecord]:
-    """Those of some run folders that can be read; a warning about each other one.
+    """Read the run folders that can be read; warn about each other one.
 
     Raises:
         RunError: there is none.
@@ -250,7 +250,7 @@ def are_regression(records: Sequence[RunRecord]) -> bool:
 
 
 def _with_progress(record: RunRecord) -> RunRecord:
-    """Say where a run stands that is not finished, and what was never evaluated."""
+    """Note how far an unfinished run has come, and whether it was never evaluated."""
     wanted = record.header.get("rounds")
     if record.status != "finished" and record.header:
         of = f" of {wanted}" if wanted else ""
@@ -274,7 +274,7 @@ def _header_of(folder: RunFolder, damage: list[str]) -> Mapping[str, Any]:
 def _rows_of(
     folder: RunFolder, name: str, header: Mapping[str, Any], damage: list[str]
 ) -> list[dict[str, Any]]:
-    """The lines of a log that can be believed. A last line that was cut off while the run was
+    """The lines of a log that can be trusted. A last line that was cut off while the run was
     going on is not damage."""
     path = folder.path / name
     try:

@@ -73,7 +73,7 @@ def client_band(records: Sequence[RunRecord], rounds: Sequence[int]) -> dict[str
 
 
 def axes_of(records: Sequence[RunRecord], rounds: Sequence[int]) -> dict[str, Any]:
-    """What has been spent by the end of each round, mean over the seeds."""
+    """What was spent by the end of each round, mean over the seeds."""
     found: dict[str, Any] = {}
     for name in ("bytes", "seconds"):
         spent = [cumulative(record, name) for record in records]
@@ -106,7 +106,7 @@ def final_scores(record: RunRecord) -> list[float | None]:
 
 
 def local_of(record: RunRecord, records: Sequence[RunRecord]) -> int | None:
-    """Which of some runs has the same clients with local learning alone."""
+    """The run among some that trains the same clients by local learning alone."""
     found = (
         number
         for number, other in enumerate(records)
@@ -119,7 +119,7 @@ def against_local(
     records: Sequence[RunRecord], everybody: Sequence[RunRecord]
 ) -> dict[str, Any] | None:
     """What the clients of a method's runs gain over learning alone, as `Paired.to_dict` has it;
-    None where no such run is known, or this is one."""
+    None if no such run is known, or this is one."""
     pairs = [(record, local_of(record, everybody)) for record in records if record.evaluated]
     known = [(record, everybody[alone]) for record, alone in pairs if alone is not None]
     if not known or all(record.is_local_only for record, _ in known):

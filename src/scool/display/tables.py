@@ -24,7 +24,7 @@ def comparison_text(
     title: str | None = None,
     notes: Sequence[str] = (),
 ) -> str:
-    """One row per method, and below it what its spreads are, and notes."""
+    """One row per method, and below the table what its spreads mean, and notes."""
     width = 155 + 11 * len(metric_columns(summaries))
     table = _as_text(_comparison(summaries, title), width)
     return "\n".join([table, *_caption(summaries), *notes])
@@ -48,7 +48,7 @@ def _has(summaries: Sequence[Mapping[str, Any]], name: str) -> bool:
 
 
 def _columns(summaries: Sequence[Mapping[str, Any]]) -> list[Column]:
-    """The metrics and costs; no graph error where nobody knows the true graph."""
+    """The metrics and costs; no graph error if the true graph is unknown."""
     known = [column for column in shown("compare") if _has(summaries, column.name)]
     return [*metric_columns(summaries), *known]
 
@@ -107,7 +107,7 @@ def _gain(gain: Mapping[str, Any], digits: int) -> str:
 
 
 def _caption(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the spreads are spreads of, in words."""
+    """What the spreads are taken over, in words."""
     has_seeds, alone = _has(summaries, "std_over_seeds"), _alone(summaries)
     lines = _spread_words(has_seeds)
     if alone and not has_seeds:
@@ -121,7 +121,7 @@ def _caption(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _seed_words(summaries: Sequence[Mapping[str, Any]], alone: str | None) -> list[str]:
-    """How sure the gains over training alone are, were everything run with other seeds."""
+    """The intervals of the gains over training alone over seeds."""
     digits = 3 if _score_name(summaries) == "r2" else 2
     gains = {s["method"]: (s.get("vs_alone") or {}).get("over_seeds") for s in summaries}
     known = {method: ends for method, ends in gains.items() if ends}
@@ -137,7 +137,7 @@ def _spread_words(has_seeds: bool) -> list[str]:
 
 
 def _left_out(summary: Mapping[str, Any]) -> str:
-    """How many clients are not behind a score."""
+    """The number of clients that a score leaves out."""
     count = len(summary.get("quarantined") or {})
     return f" ({count} of {summary['clients']} clients out)" if count else ""
 
@@ -180,7 +180,7 @@ def _plus_minus(mean: float | None, std: float | None, digits: int) -> str:
 
 
 def filled_page(path: Path, name: str, text: str, source: str = "") -> str:
-    """What a page says with this text between its two markers, which readers do not see.
+    """The content of a page with this text between its two invisible markers.
 
     Args:
         name: what the markers are called.

@@ -1,4 +1,5 @@
-"""What all engines do alike: who takes part, what is counted, and which models meet which data."""
+"""What all engines have in common: who takes part, what is counted, and which models meet which
+data."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -37,7 +38,7 @@ from scool.learning.losses import CrossDraw, Objective
 from scool.models.stack import flat
 from scool.types import Params, Tree
 
-LARGE = 500 * 500  # weights from which on it pays to look for zeros
+LARGE = 500 * 500  # number of weights from which on it pays to look for zeros
 BLOCK = 2**22  # numbers that are mixed at a time where the result takes their place
 THIN = 0.2  # share of nonzero weights up to which a sum over the edges is faster
 
@@ -46,7 +47,7 @@ Compare = Callable[[Tensor, Tensor], Tensor]
 
 
 def _like(asked: MatrixT, found: Edges) -> MatrixT:
-    """Who asks with a matrix gets a matrix."""
+    """Answer in the form of the question: a matrix for a matrix."""
     return cast("MatrixT", found if isinstance(asked, Edges) else found.dense())
 
 
@@ -106,26 +107,30 @@ class CommonVerbs(ABC):
 
     def view(self, name: str, module: nn.Module | None = None, *, whole: bool = False) -> Self:
         if name not in self._views:
-            data = without_validation(self.federation) if whole else self.federation
+            data = self._undivided() if whole else self.federation
             found = self._views[name] = self._seen_as(module, data)
             found.ledger = self.ledger
         return self._views[name]
 
+    def _undivided(self) -> Federation:
+        """The same clients, with their validation samples among the training samples."""
+        return without_validation(self.federation)
+
     def _seen_as(self, module: nn.Module | None, federation: Federation) -> Self:
-        """An engine like this one, with the same clients in the same places."""
+        """An engine of the same kind, with the same clients in the same places."""
         raise NotImplementedError("this engine does not offer `view`")
 
     def collect(self, tree: Tree) -> Tree:
         return {name: t.cpu() for name, t in tree.items()}
 
     def settle(self, graph: Matrix, tree: Tree) -> Tree:
-        return tree  # everybody is together
+        return tree  # all clients are in one place
 
     def layout(self) -> Mapping[str, Tensor]:
         return {}
 
     def restore(self, layout: Mapping[str, Tensor]) -> None:  # noqa: B027
-        """There is one place for everybody."""
+        """All clients are in one place: nothing to do."""
 
     def quarantine(self, reasons: Mapping[int, Reason]) -> None:
         self.health.quarantine(reasons)
@@ -219,7 +224,7 @@ class CommonVerbs(ABC):
 
     @abstractmethod
     def gradients(self, theta: Tree, split: Split) -> Trained:
-        """Of each client's mean loss over all its samples of a split."""
+        """The gradients of each client's mean loss over all its samples of a split."""
 
     def products(self, updates: Updates) -> Products:
         return products(updates)
@@ -317,7 +322,7 @@ def mixer(
 ) -> Callable[[Tensor], Tensor]:
     """rows (k, D) -> (m, D) sums, for a matrix of shape (m, k) with these weights (E,).
 
-    Of many clients with few neighbours only the nonzero weights are looked at, so that the work
+    With many clients and few neighbours only the nonzero weights are used, so that the work
     grows with K and not with its square.
     """
     size = shape[0] * shape[1]
@@ -335,7 +340,7 @@ def mixer(
 
 def mix_tensor(mix: Callable[[Tensor], Tensor], stacked: Tensor, overwrite: bool) -> Tensor:
     """The sums for one tensor of all models; in its own memory, some columns at a time, if asked
-    to: beside a large stack there may be no room for another."""
+    to: there may be no room for a second large stack."""
     rows = flat(stacked)
     if not overwrite:
         return mix(rows).view_as(stacked)

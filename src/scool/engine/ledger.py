@@ -39,7 +39,7 @@ class Ledger:
         return sum(self.bytes.values())
 
     def close_round(self) -> "Ledger":
-        """The traffic since the last call; counting starts again."""
+        """The traffic since the last call; resets the count."""
         closed = Ledger(dict(self.messages), dict(self.bytes), self.samples)
         self.messages.clear()
         self.bytes.clear()
@@ -54,7 +54,7 @@ class PairList(NamedTuple):
     j: Tensor  # (E,)
 
     def take(self, chosen: Tensor) -> "PairList":
-        """Some of them, by a mask (E,) or by their places."""
+        """Some of the pairs, by a mask (E,) or by their places."""
         return PairList(self.i[chosen], self.j[chosen])
 
     def among(self, active: Tensor) -> "PairList":
@@ -92,23 +92,23 @@ def to_matrix(edges: PairList, values: Tensor, num_clients: int) -> Tensor:
 
 
 def model_bytes(tree: Tree) -> int:
-    """Bytes of one client's model on the way to another."""
+    """Bytes of one client's model when it travels."""
     return sum(t[0].numel() * t.element_size() for t in tree.values())
 
 
 def _between(edges: PairList) -> int:
-    """How many are pairs of two different clients."""
+    """The number of pairs of two different clients."""
     return int((edges.i != edges.j).sum())
 
 
 def count_train_at(ledger: Ledger, theta: Tree, edges: PairList) -> None:
-    """A model goes there and back, unless it trains at home."""
+    """A model travels there and back, unless it trains at its own client."""
     ledger.add("train_at", 2 * _between(edges), model_bytes(theta))
 
 
 def count_mix(ledger: Ledger, tree: Tree, edges: PairList, active: Tensor, via: Route) -> None:
-    """A model a nonzero weight; with a server each participant fetches the common model and sends
-    its own."""
+    """One model per nonzero weight; with a server each participant fetches the common model and
+    sends its own."""
     if via == "server":
         participants = edges.j[active[edges.i]].unique()
         ledger.add("server", 2 * len(participants), model_bytes(tree))
@@ -121,7 +121,7 @@ def count_fetch(ledger: Ledger, tree: Tree, edges: PairList) -> None:
 
 
 def count_cross(ledger: Ledger, theta: Tree, edges: PairList, num_clients: int) -> None:
-    """theta_i travels to j, one number comes back, and everyone learns the rows."""
+    """theta_i travels to j, one number comes back, and all clients get all rows."""
     ledger.add("cross_models", _between(edges), model_bytes(theta))
     ledger.add("cross_losses", _between(edges), 4)
     longest = int(edges.i.bincount(minlength=1).max())
@@ -133,16 +133,16 @@ def count_peers(ledger: Ledger, theta: Tree, edges: PairList) -> None:
 
 
 def count_cross_gradient(ledger: Ledger, theta: Tree, edges: PairList) -> None:
-    """The model there, the gradient back."""
+    """The model travels there, the gradient back."""
     ledger.add("cross_gradients", 2 * _between(edges), model_bytes(theta))
 
 
 def count_gather(ledger: Ledger, rows: Tensor, num_clients: int) -> None:
-    """Everyone's row to everyone."""
+    """Every client's row to all others."""
     size = rows[0].numel() * rows.element_size()
     ledger.add("gather", num_clients * (num_clients - 1), size)
 
 
 def count_total(ledger: Ledger, x: Tensor, num_clients: int) -> None:
-    """Everyone's part to one, the sum back."""
+    """Every client's part to one, and the sum back."""
     ledger.add("sum", 2 * (num_clients - 1), x.numel() * x.element_size())

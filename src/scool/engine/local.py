@@ -69,7 +69,7 @@ class LocalEngine(CommonVerbs):
         attendance: Attendance | None = None,
         objective: Objective | None = None,
     ) -> None:
-        """`ids` (K,) says what randomness calls the clients, where they are part of a larger
+        """`ids` (K,) are the ids of the clients in random streams, if they are part of a larger
         federation."""
         self.device = resolve_device(device)
         super().__init__(federation.to(self.device), seed, strict, attendance, objective)
@@ -84,7 +84,7 @@ class LocalEngine(CommonVerbs):
             "attendance": attendance,
             "objective": objective,
         }
-        module = copy.deepcopy(module)  # the caller's stays as it is
+        module = copy.deepcopy(module)  # the caller's module stays unchanged
         self.norms = norm_names(module)
         module = with_streams(with_client_norms(module))
         module = module.to(self.device).eval()
@@ -184,8 +184,8 @@ class LocalEngine(CommonVerbs):
         round: int,
         start: Tensor | None = None,
     ) -> Outcome:
-        """The steps of c models, or of rows `start` (c,) of some, each on the data of its host
-        (c,)."""
+        """The local steps of c models, or of rows `start` (c,) of a stack, each on the data of its
+        host (c,)."""
         train, names = self.splits["train"], self.ids[hosts]
         pace = self.attendance.pace(round, names)
         if pace.factors is not None and len(pace.factors.unique()) > 1:
@@ -289,7 +289,7 @@ class LocalEngine(CommonVerbs):
         return self._capacity.fit(work, len(w)), samples
 
     def _all_pairs(self, purpose: str, a: Tree, b: Tree, compare: Compare) -> Tensor:
-        del purpose  # nothing travels
+        del purpose  # no traffic
         total = torch.zeros(
             self.num_clients, self.num_clients, device=self.device, dtype=self.dtype
         )
@@ -336,7 +336,7 @@ class LocalEngine(CommonVerbs):
 
     @torch.no_grad()
     def _of_each(self, theta: Tree, of: Callable[[Tree, Tensor, Tensor, int], Tensor]) -> Tensor:
-        """Numbers of every client, as many clients and samples at a time as there is room for."""
+        """Numbers per client, for as many clients and samples at a time as memory allows."""
         parts: list[Tensor] = []
 
         def work(ids: Tensor) -> None:

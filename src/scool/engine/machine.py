@@ -1,5 +1,5 @@
-"""What a run computes on: the device, how much is done there at once, and the processes that work
-on it together."""
+"""What a run computes on: the device, how much is done there at once, and the processes that share
+the work."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ HAS_TRITON = find_spec("triton") is not None
 _CPU_BUDGET = 2 << 30  # bytes of temporaries we allow ourselves without asking
 _EVALUATION_BUDGET = 1 << 30  # larger calls are no faster
 _MOST_MODELS = 65_535  # programs of a kernel in its second direction
-_LEAST_SAMPLES = 8  # of every client: with fewer the call costs more than the work
+_LEAST_SAMPLES = 8  # per client: with fewer the call costs more than the work
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 class MemoryWarning(UserWarning):
-    """Memory ran out and less is done at once: correct, and slower."""
+    """Memory ran out, and less is done at once: correct but slower."""
 
 
 def _budget(device: torch.device) -> int:
@@ -60,7 +60,7 @@ def _bytes_of(module: nn.Module) -> int:
 
 
 def clients_at_once(module: nn.Module, federation: Federation, device: torch.device) -> int:
-    """How many models to train side by side; a method may train several of a client.
+    """How many models to train side by side; a method may train several per client.
 
     A model in training takes about four copies of its parameters (model, gradient, update,
     result) and its activations, guessed as 1,000 times a sample's inputs for a small batch.
@@ -126,8 +126,8 @@ class Capacity:
         self._is_told = False
 
     def each(self, ids: Tensor, work: Callable[[Tensor], None]) -> None:
-        """`work` on the clients, as many at once as there is room for. It must leave nothing
-        behind where it fails."""
+        """`work` on the clients, as many at once as memory allows. If it fails, it must leave
+        nothing behind."""
         done = 0
         while done < len(ids):
             part = ids[done : done + self.clients]
@@ -142,14 +142,14 @@ class Capacity:
         return result[0]
 
     def attempt(self, work: Callable[[], object], clients: int) -> bool:
-        """Whether `work`, on so many clients or those there is room for, got through; if not, there
-        is half the room for the next time."""
+        """Whether `work` succeeded on `count` clients or as many as memory allows; if not, half as
+        many are tried the next time."""
         try:
             work()
             return True
         except torch.OutOfMemoryError as error:
             reason = str(error).split(". ")[0]
-        self._halve(reason, min(clients, self.clients))  # here the failed call's tensors are gone
+        self._halve(reason, min(clients, self.clients))  # the call's tensors are freed by now
         return False
 
     def _halve(self, reason: str, clients: int) -> None:
@@ -176,10 +176,10 @@ class Capacity:
 
 @contextmanager
 def fitting_threads(module: nn.Module, num_clients: int) -> Iterator[None]:
-    """One CPU thread while the stack of models is small.
+    """Use one CPU thread while the stack of models is small.
 
     Below some two million parameters in all, handing a step to a second thread costs more than it
-    saves, and on a busy machine the waiting for it costs many times more.
+    saves, and on a busy machine waiting for it costs many times more.
     """
     before = torch.get_num_threads()
     if num_clients * sum(p.numel() for p in module.parameters()) < 2_000_000:
@@ -203,23 +203,23 @@ def tensor_cores() -> Iterator[None]:
 
 # ---------------------------------------------------------------------- processes
 
-_leading: list[Callable[[dict[str, Any]], None]] = []  # who tells followers which run comes next
+_leading: list[Callable[[dict[str, Any]], None]] = []  # how followers hear of the next run
 
 
 class Processes:
-    """This process alone, as in most runs: whatever is agreed on is agreed at once. `ranks/` has
-    those that torch's process group joins."""
+    """This process alone, as in most runs: every agreement is trivial. `ranks/` has the version for
+    torch's process groups."""
 
     rank = 0
     size = 1
 
     @property
     def is_first(self) -> bool:
-        """Whether this process keeps the records and speaks to the person."""
+        """Whether this process keeps the records and prints."""
         return self.rank == 0
 
     def share(self, words: Any) -> list[Any]:
-        """Something small that JSON can hold, from every process to every process."""
+        """Share something small that JSON can hold: the values of all processes."""
         return [words]
 
     def first(self, work: Callable[[], T]) -> T | None:
@@ -231,10 +231,10 @@ class Processes:
         return work()
 
     def agree(self, what: str, value: object) -> None:
-        """Refuse to go on where the processes hold different values of what should be equal."""
+        """Stop if the processes hold different values of something that must be equal."""
 
     def close_round(self) -> dict[str, Any]:
-        """What really travelled between the processes since the last call; empty for one."""
+        """The bytes sent between the processes since the last call; empty for a single process."""
         return {}
 
 
@@ -249,7 +249,8 @@ def processes() -> Processes:
 
 
 def lead(tell: Callable[[dict[str, Any]], None] | None) -> None:
-    """From now on the runs of this process are told to followers in this way; None: to nobody."""
+    """From now on announce the runs of this process to followers by this function; None: to
+    none."""
     _leading[:] = [] if tell is None else [tell]
 
 

@@ -1,4 +1,4 @@
-"""What the recommended method found out for each owner, in a sentence or two."""
+"""The findings of the recommended method for each owner, in a sentence or two."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,14 @@ WORDS = {
     "common": "one model for all",
     "drawn": "drawn peers",
 }
-LEAST = 0.05  # of its weight, for a kind that an owner is told to use
-PEERS = 3  # that are named
+LEAST = 0.05  # least weight of a kind that an owner is advised to use
+PEERS = 3  # peers that are named
 
 
 def advice(
     rows: Sequence[Mapping[str, Any]], graph: Tensor | None, names: Sequence[str] | None
 ) -> list[str] | None:
-    """Words for each client; None where no row tells of kinds of cooperation.
+    """Words for each client; None if no row has weights of kinds of cooperation.
 
     Args:
         rows: those of a run; `tracks` has the weights of each kind and `held_out` its score on
@@ -65,7 +65,7 @@ def _is_against(held_out: Mapping[str, Sequence[float | None]], used: list[str],
 
 
 def _gains(scores: Mapping[str, float | None]) -> str:
-    """What each kind has over learning alone, the best first; empty where that is not known."""
+    """The gain of each kind over learning alone, the best first; empty if unknown."""
     alone = scores.get("alone")
     if alone is None or not math.isfinite(alone):
         return ""
@@ -83,7 +83,7 @@ def _gains(scores: Mapping[str, float | None]) -> str:
 
 
 def _peers(graph: Tensor, i: int, names: Sequence[str]) -> str:
-    """Those that stand out: with twice the weight that all would have alike."""
+    """The peers that stand out: with at least twice the weight of equal shares."""
     row = graph[i].double().clone()
     row[i] = 0
     best = row.argsort(descending=True, stable=True)[:PEERS].tolist()

@@ -1,8 +1,8 @@
 """Metrics of a client: numbers that need all its answers at once, such as the area under a curve.
 
 A metric is one entry of `METRICS`. A run computes those that it is asked for (`--metrics auc f1`),
-and every table, the page, CSV and JSON show those that a run has. All judge what `predict` would
-answer: the outputs of classes that a client never answers with are minus infinity.
+and every table, the page, CSV and JSON show those that a run has. All judge the answers of
+`predict`: the outputs of classes that a client never answers with are minus infinity.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -152,7 +152,7 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in _ENTRIES}
 """Every metric by name. A metric of your own is added to it when a run is given the function."""
 
 SCORE: dict[Task, str] = {"classification": "accuracy", "regression": "r2"}
-"""What the score of a run is."""
+"""The metric that is the score of a run, by task."""
 ALWAYS: dict[Task, tuple[str, ...]] = {"classification": (), "regression": ("rmse",)}
 """Metrics beside the score that need not be asked for."""
 
@@ -161,7 +161,7 @@ def as_metric(metric: Any) -> Metric:
     """The metric of a name, or of a function of your own.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is not a metric.
     """
     if isinstance(metric, str):
         return METRICS[metric] if metric in METRICS else unknown("metric", metric, METRICS)
@@ -178,7 +178,7 @@ def named(metric: Any) -> str:
     entry.
 
     Raises:
-        ConfigError: it is none, or has the name of another one.
+        ConfigError: it is not a metric, or has the name of another one.
     """
     found = as_metric(metric)
     remedy = "give a name, or a function (outputs, targets) -> number that has a name"
@@ -191,7 +191,7 @@ def named(metric: Any) -> str:
 
 
 def checked_names(metrics: Any) -> tuple[str, ...]:
-    """The names of what a person asked for, each once."""
+    """The names of the metrics asked for, each once."""
     several = [metrics] if isinstance(metrics, str | Metric) or callable(metrics) else metrics
     require(isinstance(several, Iterable), "metrics", metrics, "give names, e.g. ('auc', 'f1')")
     return tuple(dict.fromkeys(named(metric) for metric in several))
@@ -202,7 +202,7 @@ def metric_columns(rows: Iterable[Mapping[str, Any]]) -> list[Column]:
     rows = list(rows)
     columns: list[Column] = []
     for name in dict.fromkeys(name for row in rows for name in row.get("metrics") or ()):
-        known = METRICS.get(name)  # not of a function that another process was given
+        known = METRICS.get(name)  # except a function that only another process had
         words, digits = (known.words or name, known.digits) if known else (name, 3)
         columns.append(Column(f"{name}_mean", words, str(digits)))
         if any(row.get(f"{name}_undefined") for row in rows):

@@ -29,7 +29,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Paired:
-    """By how much each client is better off with one method than with another one."""
+    """How much better off each client is with one method than with another."""
 
     differences: Tensor  # (S, K) float64, positive: better; NaN where one of the two has no number
     same_clients: bool = True
@@ -56,12 +56,12 @@ class Paired:
 
     @property
     def over_seeds(self) -> Interval | None:
-        """How sure the mean is, given these clients; None for fewer than two seeds."""
+        """The interval of the mean, given these clients; None for fewer than two seeds."""
         return interval(self.differences.nanmean(dim=1))
 
     @property
     def over_clients(self) -> Interval | None:
-        """How sure the mean is for clients like these, given these seeds."""
+        """The interval of the mean for clients like these, given these seeds."""
         return interval(self.by_client)
 
     @property
@@ -174,7 +174,7 @@ def paired_difference(
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:
-    """Names in a line, and how many more there are.
+    """Names in one line, and the number of those left out.
 
     >>> listed(["Bern", "Ulm", "Lyon"], most=2)
     'Bern, Ulm and 1 more'

@@ -1,4 +1,4 @@
-"""Whom each client tries: a few candidates where trying everyone costs too much."""
+"""Which peers each client tries: a few candidates if trying all costs too much."""
 
 import torch
 from torch import Tensor
@@ -7,8 +7,8 @@ from scool.graph.edges import Edges, parts
 from scool.graph.mixing import keep_best
 from scool.randomness import generator
 
-MEETINGS = 128  # strangers that are looked at in one go
-BLOCK = 2**16  # trusted peers whose words are heard in one go
+MEETINGS = 128  # strangers that are looked at together
+BLOCK = 2**16  # trusted peers whose reports are read at once
 
 
 def pairs_with(clients: Tensor, count: int, num_clients: int) -> Edges:
@@ -33,11 +33,11 @@ def choose_candidates(
     round: int,
     is_last: bool = False,
 ) -> Edges:
-    """The `count` peers that each client tries in a round, oneself not counted.
+    """The `count` peers that each client tries in a round, not counting itself.
 
     A quarter are the best so far, once more; a half are peers of these that were never tried, and
-    whoever counts oneself among the best; the rest are strangers. Places that one kind does not
-    fill, as in the first round, go to strangers.
+    clients that have this one among their best; the rest are strangers. Places that one kind does
+    not fill, as in the first round, go to strangers.
 
     Args:
         w: weights of the round before; 0 where nothing is known.
@@ -59,11 +59,11 @@ def choose_candidates(
 
 
 def hearsay(told: Edges, best: Edges) -> Edges:
-    r"""What the best peers say of others, $\sum_l w_{il} w_{lj}$, plus $w_{ji}$ where i is among
+    r"""What the best peers report of others, $\sum_l w_{il} w_{lj}$, plus $w_{ji}$ where i is among
     the best of j.
 
     Args:
-        told: the largest weights of each row: what a client tells of others.
+        told: the largest weights of each row: what a client reports of others.
         best: the few among them that it listens to.
     """
     near = best.on(told.lookup(best))
@@ -79,11 +79,11 @@ def hearsay(told: Edges, best: Edges) -> Edges:
 
 
 class Circle:
-    """Whom a client meets one after another, after `met` meetings.
+    """The order in which a client meets all others, after `met` meetings.
 
-    A tournament: clients sit in a random circle, and in every meeting each looks the same number
-    of seats further, in random order of these numbers. So nobody is met twice before everyone
-    was, and in a meeting everyone is also met once.
+    A tournament: clients sit in a random circle, and in every meeting each looks the same number of
+    seats further, in random order of these numbers. So no client meets another twice before it has
+    met all, and in each meeting every client is met once.
     """
 
     def __init__(self, num_clients: int, seed: int, met: int = 0) -> None:
@@ -102,7 +102,7 @@ class Circle:
 def _with_strangers(
     chosen: Edges, tried: Edges, active: Tensor, count: int, circle: Circle
 ) -> Edges:
-    """The free places of each client go to those it meets next: first whom it never tried."""
+    """Fill the free places of each client with those it meets next, untried ones first."""
     k = len(active)
     room = torch.where(active, count - chosen.degrees, 0)
     found = [chosen.keys]

@@ -18,7 +18,7 @@ unique: Callable[..., Any] = _untyped.unique
 
 
 def parts(size: int, *lists: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Lists of the same length, so many entries at a time."""
+    """Cut lists of the same length into parts of at most `size` entries."""
     for begin in range(0, max(1, len(lists[0])), size):
         yield tuple(x[begin : begin + size] for x in lists)
 
@@ -61,7 +61,7 @@ class Edges:
 
     @classmethod
     def complete(cls, num_clients: int, active: Tensor | None = None) -> "Edges":
-        """All pairs, oneself included; of those who are active, if given."""
+        """All pairs, (i, i) included; between active clients only, if given."""
         ids = torch.arange(num_clients) if active is None else active.nonzero()[:, 0]
         i, j = ids.repeat_interleave(len(ids)), ids.repeat(len(ids))
         return cls(num_clients, i, j, torch.ones(len(i), dtype=torch.bool), False)
@@ -95,7 +95,7 @@ class Edges:
         """The matrix (K, K), or (K, K, M) where each pair has a row of numbers.
 
         Raises:
-            ConfigError: it would be too large to be meant.
+            ConfigError: it would be too large.
         """
         k = self.num_clients
         if k > MOST:
@@ -300,5 +300,5 @@ def values_at(matrix: Matrix, pairs: Edges) -> Tensor:
 
 
 def as_matrix(graph: Matrix) -> Tensor:
-    """For pictures, and for few clients."""
+    """The matrix of a graph, for pictures and for few clients."""
     return graph.dense() if isinstance(graph, Edges) else graph

@@ -9,8 +9,8 @@ from scool.graph.edges import Edges
 from scool.randomness import uniform_of_pairs
 
 Weighting = Literal["row", "paper"]
-ALL_PAIRS = 500  # clients up to which everyone is tried by everyone
-CANDIDATES = 64  # peers that a client tries in a round where there are more
+ALL_PAIRS = 500  # clients up to which all pairs are tried
+CANDIDATES = 64  # peers that a client tries in a round if there are more clients
 
 
 class Mixing(NamedTuple):
@@ -28,7 +28,7 @@ def mixing_weights(w: Edges, own: Literal["gated", "full"], weighting: Weighting
 
     Args:
         w: posterior edge probabilities of the neighbours N_i; all others weigh 0.
-        own: `gated` weighs the own update by w_ii, `full` by 1.
+        own: `gated` weights a client's own update by w_ii, `full` by 1.
     """
     if own == "full":
         w = w.updated(_loops(w, torch.ones(len(w), dtype=torch.bool)))
@@ -42,7 +42,7 @@ def mixing_weights(w: Edges, own: Literal["gated", "full"], weighting: Weighting
 
 
 def _loops(like: Edges, clients: Tensor) -> Edges:
-    """Weight 1 on oneself, for the clients in (K,) bool."""
+    """Weight 1 at (i, i), for the clients in (K,) bool."""
     loops = Edges.loops(len(like), clients)
     return loops.on(loops.values.to(like.dtype))
 
@@ -60,8 +60,9 @@ def normalise_rows(w: Tensor) -> Tensor:
 
 
 def without(w: Tensor, active: Tensor, receivers: Tensor | None = None) -> Tensor:
-    """Give the share of inactive sources to the rest of each row; the inactive keep to themselves,
-    even if their row is not finite. `receivers` (K,) bool: who mixes, where that is not `active`.
+    """Give the share of inactive sources to the rest of each row; inactive clients get weight 1 on
+    themselves, even if their row is not finite. `receivers` (K,) bool: the clients that mix, if not
+    `active`.
 
     >>> without(torch.tensor([[0.5, 0.5], [0.5, 0.5]]), torch.tensor([True, False]))
     tensor([[1., 0.],
@@ -170,7 +171,7 @@ def num_candidates(num_clients: int, candidates: int) -> int:
 
     Args:
         num_clients: K.
-        candidates: -1 chooses by K, 0 is everyone, otherwise that many.
+        candidates: -1 chooses by K, 0 is all, otherwise this many.
 
     >>> num_candidates(100, -1), num_candidates(2000, -1), num_candidates(100, 8)
     (0, 64, 8)

@@ -17,22 +17,22 @@ class LocalSGD:
     r"""SGD on the client's own data, $\theta_i \leftarrow \theta_i - \eta \nabla L$, or Adam.
 
     A round is `epochs` passes over the client's data, or `steps` mini-batches where that is given.
-    Batches go on where the last round stopped, each pass in a fresh order; momentum and Adam's
-    moments start afresh in every round.
+    Batches continue where the last round stopped, each pass in a fresh order; momentum and Adam's
+    moments are reset in every round.
     """
 
     lr: float = 0.01
     epochs: int = 5
     """Passes over the client's own data in a round."""
     steps: int = 0
-    """Mini-batches in a round; 0 counts in epochs."""
+    """Mini-batches in a round; 0: `epochs` decides."""
     batch_size: int = 10
     momentum: float = 0.0
     weight_decay: float = 0.0
     nesterov: bool = False
     """Look ahead along the momentum."""
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    """adamw puts the weight decay beside the gradient, the others into it."""
+    """adamw applies the weight decay separately, the others add it to the gradient."""
     clip_norm: float = 0.0
     """Cut a client's gradient to this length; 0 leaves it."""
     lr_schedule: Literal["constant", "exponential", "cosine"] = "constant"
@@ -58,7 +58,7 @@ class LocalSGD:
 
     @property
     def remark(self) -> str:
-        """What was asked for and has no effect; empty where there is no such thing.
+        """What was asked for and has no effect; empty if all has one.
 
         >>> LocalSGD(lr_schedule="cosine").remark
         "lr_schedule = 'cosine' has no effect with lr_decay = 1: give one below 1, e.g. 0"
@@ -128,7 +128,7 @@ class LocalSGD:
 
 
 def shortened(steps: Tensor, share: Tensor) -> Tensor:
-    """(n,) steps of clients that do a share of them, one at least.
+    """(n,) steps of clients that do a share of them, at least one.
 
     >>> shortened(torch.tensor([10, 1, 0]), torch.tensor([0.25, 0.5, 0.5]))
     tensor([3, 1, 0])
@@ -195,7 +195,7 @@ def plan_batches(sgd: LocalSGD, mask: Tensor, clients: Tensor, round: int, seed:
     epoch, batch = g // per_epoch[:, None], g % per_epoch[:, None]
     first = epoch[:, :1]
     order = _shuffles(mask, clients, first, int((epoch - first).max()) + 1, seed)  # (n, E, N)
-    width = min(sgd.batch_size, mask.shape[1])  # nobody has more samples
+    width = min(sgd.batch_size, mask.shape[1])  # no client has more samples
     slot = batch[..., None] * sgd.batch_size + torch.arange(width, device=mask.device)
     taken = (slot < sizes[:, None, None]) & (step < per_round[:, None])[..., None]  # (n, S, b)
     flat = (epoch - first)[..., None] * mask.shape[1] + slot.clamp(max=mask.shape[1] - 1)
@@ -206,7 +206,7 @@ def plan_batches(sgd: LocalSGD, mask: Tensor, clients: Tensor, round: int, seed:
 def _shuffles(mask: Tensor, clients: Tensor, first: Tensor, epochs: int, seed: int) -> Tensor:
     """(n, E, N) sample positions in the order of epochs first, first + 1, ...; padding last."""
     epoch = first + torch.arange(epochs, device=mask.device)  # (n, E)
-    streams = (clients[:, None] << 32) + epoch  # one stream of numbers a (client, epoch)
+    streams = (clients[:, None] << 32) + epoch  # one stream of numbers per (client, epoch)
     keys = uniform(derive(seed, "shuffle"), streams.flatten(), (mask.shape[1],))
     keys = keys.view(len(clients), epochs, -1).masked_fill(~mask[:, None, :], 2.0)
     return keys.argsort(dim=-1)

@@ -67,7 +67,7 @@ def with_label_noise(loss: Tensor, noise: float, num_classes: int) -> Tensor:
 
 
 LOSSES: dict[Task, Loss] = {"classification": cross_entropy, "regression": squared_error}
-"""What is minimised where nothing else is said."""
+"""The default loss of each task."""
 
 _NAMED: dict[str, tuple[Task | None, Loss]] = {
     "cross_entropy": ("classification", cross_entropy),
@@ -79,10 +79,10 @@ _BUILT_IN = frozenset(_NAMED)
 
 
 def loss_name(loss: str | Loss) -> str:
-    """The name of a loss; a function of your own becomes known under its name.
+    """The name of a loss; your own function becomes known under its name.
 
     Raises:
-        ConfigError: there is none of that name, or scool has another one.
+        ConfigError: there is none of that name, or scool has a built-in one.
     """
     if isinstance(loss, str):
         return loss if loss == "auto" or loss in _NAMED else unknown("loss", loss, _NAMED)
@@ -133,7 +133,7 @@ class Objective:
         r"""$\ell$, (outputs (s, C), targets (s, ...)) -> (s,).
 
         Raises:
-            ConfigError: it is for another task, or nobody knows it.
+            ConfigError: it is for another task, or unknown.
         """
         if self.name == "auto":
             return LOSSES[task]
@@ -146,7 +146,7 @@ class Objective:
         return loss if self.name in _BUILT_IN else _checked(self.name, loss)
 
     def is_standard(self, task: Task) -> bool:
-        r"""Whether $\ell$ is the minus log-likelihood that formulas of the paper suppose."""
+        r"""Whether $\ell$ is the minus log-likelihood that formulas of the paper assume."""
         return self.loss(task) is LOSSES[task]
 
     def weights(self, federation: Federation) -> Tensor | None:
@@ -169,7 +169,7 @@ class Objective:
         return torch.where(counts > 0, balanced, 1.0)
 
     def uninformed(self, num_classes: int) -> float:
-        """The loss of a classifier that knows nothing, the mean over the classes."""
+        """The loss of a classifier that ignores its inputs, averaged over the classes."""
         if self.is_standard("classification") and self.class_weights in ((), ("balanced",)):
             return math.log(num_classes)
         classes = torch.arange(num_classes)
@@ -180,7 +180,7 @@ class Objective:
 
 
 def _checked(name: str, loss: Loss) -> Loss:
-    """A loss of your own that says what is wrong with what it gives."""
+    """Your own loss, with a check of what it returns."""
 
     def checked(outputs: Tensor, targets: Tensor) -> Tensor:
         values = loss(outputs, targets)

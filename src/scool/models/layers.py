@@ -15,7 +15,7 @@ _Norm: TypeAlias = nn.modules.batchnorm._BatchNorm
 
 
 class Statistics(NamedTuple):
-    """What a layer knows of the batches it saw."""
+    """The running statistics of a layer."""
 
     running_mean: Tensor  # (C,)
     running_var: Tensor  # (C,)
@@ -29,6 +29,19 @@ def is_statistic(name: str) -> bool:
     (True, False)
     """
     return name.rpartition(".")[2] in Statistics._fields
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Everything is trained, nothing is used twice, and nothing is hooked to the layers."""
+    layers = [layer for _, layer in module.named_modules(remove_duplicate=False)]
+    weights = [p for _, p in module.named_parameters(remove_duplicate=False)]
+    is_hooked = any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers)
+    is_trained = all(p.requires_grad for p in weights)
+    return (
+        is_trained
+        and not is_hooked
+        and all(len(set(parts)) == len(parts) for parts in (layers, weights))
+    )
 
 
 @final
@@ -53,7 +66,7 @@ class ClientNorm(nn.Module):
         self.fresh: Statistics | None = None
 
     def open(self, here: Tensor | None) -> None:
-        """From now on the layer keeps what its batches say."""
+        """From now on keep the statistics of the batches."""
         self.here, self.is_open = here, True
 
     def close(self) -> None:
@@ -79,7 +92,7 @@ class ClientNorm(nn.Module):
 
     def _normalise(self, x: Tensor, by: Statistics) -> Tensor:
         mean, var = by.running_mean.detach(), by.running_var.detach()
-        var = var.clamp(min=0)  # a method may have gone beyond what it averaged
+        var = var.clamp(min=0)  # a method may have moved the variance below zero
         return F.batch_norm(x, mean, var, self.weight, self.bias, False, 0.0, self.eps)
 
     def _padded(self, x: Tensor, before: Statistics, here: Tensor) -> Tensor:
@@ -114,7 +127,8 @@ class ClientNorm(nn.Module):
 
 
 def _is_frozen(norm: _Norm, module: nn.Module) -> bool:
-    """None of its parameters is trained, or it evaluates while the module is in training."""
+    """Whether none of its parameters is trained, or it is in evaluation mode inside a training
+    module."""
     weights = list(norm.parameters())
     is_fixed = bool(weights) and not any(p.requires_grad for p in weights)
     return is_fixed or (module.training and not norm.training)

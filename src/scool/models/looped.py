@@ -1,4 +1,4 @@
-"""Modules that `vmap` refuses: one client after another, and a warning that says why."""
+"""Modules that `vmap` refuses: run one client after another, with a warning that says why."""
 
 import linecache
 import traceback
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class LoopWarning(UserWarning):
-    """A model is computed one client after another: correct, and slow."""
+    """A model is computed one client after another: correct but slow."""
 
 
 class Looped(torch.autograd.Function):

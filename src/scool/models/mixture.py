@@ -10,8 +10,8 @@ from scool.types import Tree
 
 LOG_WEIGHTS = "log_weights"
 SHARPNESS = "sharpness"
-NOTHING = -20.0  # a member of a smaller logarithmic weight does not count
-MOST_MEMBERS = 64  # of a record: more is damage
+NOTHING = -20.0  # members with a smaller logarithmic weight are ignored
+MOST_MEMBERS = 64  # in a record; more means damage
 
 
 @final
@@ -37,7 +37,7 @@ class Mixture(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         outputs = torch.stack([member(x) for member in self.members])  # (A, s, C)
         weights = self.log_weights.log_softmax(0)[:, None, None]
-        outputs = torch.where(weights > NOTHING, outputs, 0.0)  # whatever it was: not finite, maybe
+        outputs = torch.where(weights > NOTHING, outputs, 0.0)  # even if not finite
         if self.is_classification:
             sharp = outputs * self.sharpness[:, None, None]
             return torch.logsumexp(sharp.log_softmax(dim=-1) + weights, dim=0)

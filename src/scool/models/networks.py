@@ -70,7 +70,7 @@ def mlp(input_shape: Sequence[int], outputs: int, hidden: Sequence[int] = (64,))
 
 
 def tokens(input_shape: Sequence[int], outputs: int, hidden: Sequence[int] = (64,)) -> nn.Module:
-    """What comes next: tokens of the same alphabet as the classes, embedded, then `mlp`.
+    """Next-token model: tokens of the same alphabet as the classes, embedded, then `mlp`.
 
     >>> sum(p.numel() for p in tokens((20,), 77).parameters())
     15925

@@ -1,4 +1,4 @@
-"""Networks for images that other papers compare on: LeNet-5 and ResNet-18."""
+"""Image networks that other papers compare on: LeNet-5 and ResNet-18."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from scool.errors import ModelError
 
 GROUPS = 8
-"""Of GroupNorm: batch statistics do not average well over clients."""
+"""Groups of GroupNorm, used because batch statistics do not average well over clients."""
 
 
 def lenet(input_shape: Sequence[int], outputs: int) -> nn.Module:

@@ -95,7 +95,8 @@ def fixed_tensors(module: nn.Module, own: Collection[str] = ()) -> Params:
 
 @dataclass
 class _Findings:
-    """What was learned about a module in use. Kept with the module: all who wrap it know."""
+    """What was found out about a module in use. Kept with the module, so that all its wrappers
+    know."""
 
     loops: set[bool] = field(default_factory=set)  # modes (training or not) that vmap refuses
     is_told: bool = False
@@ -168,7 +169,7 @@ class Functional:
         return functional_call(self.module, params, (x,))
 
     def fall_back(self, error: Exception, modes: Iterable[bool] = (False, True)) -> None:
-        """From now on one client after another, in training or not or both; says why, once."""
+        """From now on run one client after another, in training, evaluation or both; warn once."""
         self._found.loops.update(modes)
         if not self._found.is_told:
             self._found.is_told = True
@@ -187,7 +188,7 @@ class Functional:
         if not self._found.plain_attention:
             return self.alone(params, x)
         is_fast = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)  # fused kernels know nothing of vmap
+        torch.backends.mha.set_fastpath_enabled(False)  # fused kernels do not support vmap
         try:
             with sdpa_kernel(SDPBackend.MATH):
                 return self.alone(params, x)

@@ -30,6 +30,7 @@ class Audit:
         """
         self._path, self._names = folder / NAME, names
         self._lock, self._refusals = threading.Lock(), 0
+        self.sent = 0  # bytes since this start, to all together
         cut = _mend(self._path)
         self.head = verify(self._path).head if self._path.exists() else FIRST
         if cut:
@@ -61,6 +62,8 @@ class Audit:
         what = "model" if key.startswith("model/") else "record"
         facts = {"key": key, "bytes": len(data), "to": [self._names[i] for i in sorted(to)]}
         self.write(what, **facts, sha256=hashlib.sha256(data).hexdigest())
+        with self._lock:
+            self.sent += len(data) * len(to)
 
     def refused(self, why: str, evidence: Sequence[bytes]) -> None:
         """Something that arrived was dropped; two records that contradict each other are kept."""

@@ -19,6 +19,8 @@ class About(NamedTuple):
     sizes: Mapping[str, int]  # samples of each part
     targets: tuple[list[float], list[float]] | None = None
     """Regression: mean and sum of squared deviations of the training targets, per output."""
+    held_out: tuple[list[float], list[float]] | None = None
+    """The same of the validation targets, where there are any."""
 
 
 def about(own: Federation) -> About:
@@ -26,9 +28,13 @@ def about(own: Federation) -> About:
     sizes = {part: int(getattr(own, part).sizes[0]) for part in PARTS}
     if own.task == "classification":
         return About(sizes)
-    y = own.train.y[0][own.train.mask[0]].double()
+    return About(sizes, _targets(own.train), _targets(own.val) if sizes["val"] else None)
+
+
+def _targets(split: Split) -> tuple[list[float], list[float]]:
+    y = split.y[0][split.mask[0]].double()
     mean = y.mean(dim=0)
-    return About(sizes, (mean.tolist(), (y - mean).square().sum(dim=0).tolist()))
+    return mean.tolist(), (y - mean).square().sum(dim=0).tolist()
 
 
 def widths_of(members: Iterable[About]) -> dict[str, int]:
@@ -37,10 +43,13 @@ def widths_of(members: Iterable[About]) -> dict[str, int]:
     return {part: max(size[part] for size in sizes) for part in PARTS}
 
 
-def pooled_variance(members: Sequence[About]) -> float:
+def pooled_variance(members: Sequence[About], are_joined: bool = False) -> float:
     r"""Variance of all training targets, summed over outputs: $\frac1n \sum_k [S_k + n_k
-    (\mu_k - \mu)^2]$ with each owner's $n_k$, $\mu_k$ and sum of squared deviations $S_k$."""
+    (\mu_k - \mu)^2]$ with each owner's $n_k$, $\mu_k$ and sum of squared deviations $S_k$;
+    `are_joined`: with the validation targets among them."""
     told = [(m.sizes["train"], *m.targets) for m in members if m.targets]
+    if are_joined:
+        told += [(m.sizes["val"], *m.held_out) for m in members if m.held_out]
     if not told:
         return 0.0
     n, mean, squares = (torch.tensor(part, dtype=torch.float64) for part in zip(*told, strict=True))

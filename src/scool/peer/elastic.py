@@ -8,7 +8,7 @@ from torch import Tensor
 
 from scool.peer.post import ASK, ENTER, KEPT, Post, Spot
 
-SUSPECT = 0.5  # seconds that a peer gets which was missed in the round before
+SUSPECT = 0.5  # seconds in each wait that a peer gets which was missed in the round before
 NOTICE = 2  # rounds between what a peer says it will join and that round
 
 
@@ -16,10 +16,12 @@ NOTICE = 2  # rounds between what a peer says it will join and that round
 class Elastic:
     """Whom a peer counts on in a round of which nobody knows who will be there.
 
-    A round has one deadline, which begins when the peer first waits for others. Who is there and
-    was heard of lately is in view. Who was missed in the round before gets half a second. A peer
-    that is behind the common round, the median of all that run, says with which round it begins
-    (`ENTER`), lets the rounds until then go by, and begins with the graph of those who are in it.
+    A round has one deadline, which runs while the peer waits for others. Who is there and was heard
+    of lately is in view. Who was missed in the round before, or once in this one, gets half a
+    second a wait, and so do all when the deadline is over; who was missed twice is not waited for
+    again in the round. A peer that is behind the common round, the median of all that run, says
+    with which round it begins (`ENTER`), lets the rounds until then go by, and begins with the
+    graph of those who are in it.
     """
 
     is_strict = False
@@ -34,8 +36,10 @@ class Elastic:
         self._enter = -1  # the round with which it begins
         self._in_view: frozenset[int] = frozenset()
         self._missed: set[int] = set()  # in this round
+        self._given_up: set[int] = set()  # of these, who was waited for in vain
         self._suspects: frozenset[int] = frozenset()  # missed in the last one
-        self._starts: float | None = None  # when the peer first waited in this round
+        self._waited = 0.0  # seconds in this round, before the present wait
+        self._since: float | None = None  # when the present wait began
         self.is_away = False  # this round goes by without this peer
         self.newcomers: tuple[int, ...] = ()  # who is in view now, and was not before or missed
         self.source: tuple[int, ...] = ()  # of whom to take the graph: those who run this round
@@ -46,7 +50,8 @@ class Elastic:
         """(K,) bool: who is absent; everybody, where the peer itself is away."""
         del digest  # numbers may differ
         post, self.newcomers, self.source = self._post, (), ()
-        self._suspects, self._missed, self._starts = frozenset(self._missed), set(), None
+        self._suspects, self._missed = frozenset(self._missed), set()
+        self._given_up, self._waited, self._since = set(), 0.0, None
         if round >= self._enter:
             post.say_where(Spot(round, not self._is_first and round > self._enter))
             self._find_the_others(round)
@@ -71,20 +76,26 @@ class Elastic:
     def until(self, peer: int) -> float:
         """How long to wait for a peer in this round."""
         post = self._post
-        if self._starts is None:
-            self._starts = post.transport.now()
+        if self._since is None:
+            self._since = post.transport.now()
         spot = post.spots.get(peer, Spot(post.round))
         has_left = spot.round > post.round + (KEPT if spot.is_running else 0)
-        if has_left or peer in post.gone or peer not in post.transport.members():
+        is_lost = has_left or peer in post.gone or peer in self._given_up
+        if is_lost or peer not in post.transport.members():
             return 0.0
-        return self._starts + (SUSPECT if peer in self._suspects else self._deadline)
+        rest = self._deadline - self._waited
+        return self._since + (SUSPECT if peer in self._suspects else max(SUSPECT, rest))
 
     def miss(self, peers: Collection[int]) -> None:
-        """These did not answer in time."""
+        """A wait is over, and these did not answer in time."""
+        now = self._post.transport.now()
+        seconds, self._since = now - (now if self._since is None else self._since), None
+        self._waited += seconds
         if peers:
             self._missed |= set(peers)
+            if seconds >= SUSPECT:
+                self._given_up |= set(peers)
             who = ", ".join(map(str, sorted(peers)))
-            seconds = self._post.transport.now() - (self._starts or 0.0)
             self._post.note(f"round {self._post.round}: nothing of peer {who} in {seconds:.1f} s")
 
     # ------------------------------------------------------------------ who is where
@@ -104,7 +115,7 @@ class Elastic:
             spot = self._post.spots.get(peer)
             if spot is None:
                 continue
-            is_fresh = spot.is_running and round - 1 <= spot.round <= round + 1
+            is_fresh = spot.is_running and round - 2 <= spot.round <= round + 1
             is_known = spot.is_running and peer in self._in_view and peer not in self._suspects
             is_coming = not spot.is_running and spot.round == round
             if is_fresh or is_coming or (is_known and spot.round >= round - KEPT):

@@ -12,27 +12,29 @@ from typing import Any, NoReturn, final
 import torch
 from torch import Tensor, nn
 
-from scool.contracts import MatrixT, PerClient, PerSample, Split, Trained
+from scool.contracts import MatrixT, PerClient, PerSample, Route, Split, Trained
+from scool.data.build import without_validation
 from scool.data.federation import Federation
-from scool.engine.common import CommonVerbs, Compare, mixer
+from scool.engine.common import CommonVerbs, Compare
 from scool.engine.ledger import PairList
 from scool.engine.local import LocalEngine
 from scool.engine.ranks.placement import cut
 from scool.engine.steps.formulation import Precision
 from scool.errors import ConfigError
-from scool.graph.edges import Edges
+from scool.graph.edges import Edges, Matrix
 from scool.graph.mixing import edges_without
 from scool.health import Reason
 from scool.learning.local_sgd import Rule
 from scool.learning.losses import CrossDraw
-from scool.peer.data import About
+from scool.peer.data import PARTS, About, alone
 from scool.peer.exchange import Exchange, single
 from scool.peer.offered import VERBS
 from scool.peer.post import Post
+from scool.peer.sums import exact_sum, plain_sum, rows_of
 from scool.peer.trials import Trials
 from scool.peer.view import View
 from scool.peer.words import Members, losses_body, read_losses, with_older
-from scool.types import Params, Tree
+from scool.types import Tree
 
 
 @final
@@ -48,7 +50,7 @@ class PeerEngine(CommonVerbs):
         *,
         post: Post,
         view: View,
-        members: Mapping[int, About],
+        members: Mapping[int, About] | Members,
         seed: int,
         device: str = "auto",
         client_chunk: int = 0,
@@ -58,22 +60,17 @@ class PeerEngine(CommonVerbs):
         """`federation` has K clients, of which only this one has samples (see `data.alone`);
         `members` is what each owner tells of its own; of those that are not among them yet, the
         others are asked when they come."""
-        self._post, self._view, self._place = post, view, post.place
+        self._post, self._view, self._place, self._given = post, view, post.place, module
+        self._options: dict[str, Any] = {"seed": seed, "device": device, "precision": precision}
+        self._options["client_chunk"] = client_chunk
         super().__init__(federation, seed, strict)
         mine = torch.tensor([self._place])
-        self._stack = LocalEngine(
-            cut(federation, mine),
-            module,
-            seed=seed,
-            device=device,
-            client_chunk=client_chunk,
-            precision=precision,
-            ids=mine,
-        )
+        self._stack = LocalEngine(cut(federation, mine), module, ids=mine, **self._options)
         self.device, self.dtype = self._stack.device, self._stack.dtype
         self.norms = self._stack.norms
         self.owned = mine.to(self.device)
-        self._members = Members(members, federation.num_clients)
+        is_new = not isinstance(members, Members)
+        self._members = Members(members, federation.num_clients) if is_new else members
         self._count_samples()
         self._trials = Trials(self._stack, federation, self._place, view.is_strict)
         self._exchange = Exchange(post, view, self.health, strict)
@@ -81,6 +78,36 @@ class PeerEngine(CommonVerbs):
         self._is_private = False  # the losses of this call stay here
         self._is_alone = False  # the method weighs by losses that stay here
         self._learn_health()
+
+    def view(
+        self, name: str, module: nn.Module | None = None, *, whole: bool = False
+    ) -> "PeerEngine":
+        if name in self._views:
+            return self._views[name]
+        found = super().view(name, module, whole=whole)
+        found._exchange = Exchange(self._post, self._view, found.health, self.strict, name)
+        found._exchange.begin(self._exchange.round)
+        found._alike = self._alike
+        return found
+
+    def _seen_as(self, module: nn.Module | None, federation: Federation) -> "PeerEngine":
+        is_joined = federation is not self.federation
+        return PeerEngine(
+            federation,
+            module or self._given,
+            post=self._post,
+            view=self._view,
+            members=self._members.joined() if is_joined else self._members,
+            strict=self.strict,
+            **self._options,
+        )
+
+    def _undivided(self) -> Federation:
+        """Samples are padded as where all are together."""
+        own = without_validation(cut(self.federation, self.owned.cpu()))
+        widths = {part: int(self._members.joined().sizes(part).max()) for part in PARTS}
+        names = self.federation.client_names or [""] * self.num_clients
+        return alone(own, self._place, names, widths)
 
     @property
     def uniform_log_lik(self) -> float:
@@ -92,15 +119,18 @@ class PeerEngine(CommonVerbs):
 
     def begin_round(self, round: int) -> None:
         digest = hashlib.sha256(b"".join(self._alike)).hexdigest()[:32] if self._alike else ""
-        self._alike = []
-        self._exchange.begin(round)
+        self._alike.clear()
+        self._post.forget(round)
+        for engine in (self, *self._views.values()):
+            engine._exchange.begin(round)
         absent = self._view.begin(round, digest)
         self.health.absent = torch.ones(self.num_clients, dtype=torch.bool)  # places without owner
         self.health.absent[: len(absent)] = absent
         if strangers := self._members.unknown(self._others):
             silent = self._members.ask(strangers, self._post, self._view.until)
             self.health.absent[silent] = True
-            self._count_samples()
+            for engine in (self, *self._views.values()):
+                engine._count_samples()
 
     def _count_samples(self) -> None:
         self.sizes, self.val_sizes = self._members.sizes("train"), self._members.sizes("val")
@@ -175,8 +205,7 @@ class PeerEngine(CommonVerbs):
         losses = table[edges.i, edges.j]
         if not self._is_private:
             if not self._view.is_strict:
-                slot = f"{self._exchange.last_slot}-losses"
-                losses = with_older(losses, edges, self._post, round, slot)
+                losses = with_older(losses, edges, self._post, round, self._exchange.last_slot)
             self._agree_on(losses)
         return losses
 
@@ -187,6 +216,10 @@ class PeerEngine(CommonVerbs):
         trying = set(edges.j.tolist()) & set(others)
         body = losses_body(dict(found))
         return self._exchange.meet("losses", body, sorted(trying), read_losses)
+
+    def mix(self, w: Matrix, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:
+        """What a server would average for all each peer averages for itself."""
+        return super().mix(w, tree, "peers" if via == "server" else via, overwrite)
 
     def _mix(self, graph: Edges, tree: Tree, overwrite: bool) -> Tree:
         del overwrite  # the rows of others come from elsewhere
@@ -204,37 +237,32 @@ class PeerEngine(CommonVerbs):
             reached[[self._place, *models]] = True
             row = edges_without(row, reached)
             row = row.take(row.i == self._place)
-        return self._sum(row, tree, models) if self._view.is_strict else _added(row, tree, models)
+        if self._view.is_strict:
+            return exact_sum(row, self._place, tree, models)
+        return plain_sum(row, tree, models)
 
-    def _sum(self, row: Edges, tree: Tree, models: Mapping[int, Params]) -> Tree:
-        """The weighted sum, as the product of a K x K matrix whose other rows are 0: a product of
-        one row may add in another order, and so give other bits."""
-        k, place = self.num_clients, self._place
-        mix = mixer(PairList(row.i, row.j), row.values, (k, k), self.device, self.dtype)
-        return {
-            name: mix(self._rows(name, t, models))[[place]].view_as(t) for name, t in tree.items()
-        }
-
-    def _rows(self, name: str, own: Tensor, models: Mapping[int, Params]) -> Tensor:
-        """(K, D) a tensor of all clients, 0 where it is not here."""
-        rows = own.new_zeros(self.num_clients, own[0].numel())
-        rows[self._place] = own[0].flatten()
-        for j, model in models.items():
-            rows[j] = model[name].flatten().to(rows)
-        return rows
+    def _rows_of_all(self, rows: Tensor) -> Tensor:
+        """What every owner tells of itself; NaN for those who are not there, or say nothing."""
+        mine = rows[0].cpu()
+        out = mine.new_full((self.num_clients, *mine.shape), torch.nan)
+        out[self._place] = mine
+        for peer, row in self._exchange.tell(mine, self._others).items():
+            out[peer] = row
+        self._agree_on(out)
+        return out
 
     def _all_pairs(self, purpose: str, a: Tree, b: Tree, compare: Compare) -> Tensor:
         """Row of this peer: numbers for the models that came here in this round."""
         self._is_alone = True
         models = self._exchange.met(purpose, b, self._others)
-        total = torch.zeros(
-            self.num_clients, self.num_clients, device=self.device, dtype=self.dtype
-        )
+        k, place = self.num_clients, self._place
+        total = torch.zeros(k, k, device=self.device, dtype=self.dtype)
         for name, t in a.items():
-            total += compare(self._rows(name, t, {}), self._rows(name, b[name], models))
-        found = torch.full((self.num_clients, self.num_clients), torch.nan, dtype=torch.float64)
-        known = [self._place, *models]
-        found[self._place, known] = total[self._place, known].double().cpu()
+            mine = rows_of(name, t, place, k, {})
+            total += compare(mine, rows_of(name, b[name], place, k, models))
+        found = torch.full((k, k), torch.nan, dtype=torch.float64)
+        known = [place, *models]
+        found[place, known] = total[place, known].double().cpu()
         return found
 
     # ------------------------------------------------------------------ how good
@@ -253,22 +281,13 @@ class PeerEngine(CommonVerbs):
 
     def _agree_on(self, numbers: Tensor) -> None:
         """From now on the digest tells of these numbers, too."""
-        self._alike.append(numbers.double().contiguous().numpy().tobytes())
+        numbers = numbers.double()
+        numbers = numbers.where(numbers.isfinite(), torch.nan)  # of which there are several
+        self._alike.append(numbers.contiguous().numpy().tobytes())
 
     # ------------------------------------------------------------------ what peers do not offer
 
     def _refuse(self, *args: Any, **named: Any) -> NoReturn:
         raise ConfigError("peers do not offer this verb; docs/peers.md says which ones they do")
 
-    _visit = mixed_gradients = _rows_of_all = _sum_of_all = _refuse
-
-
-def _added(row: Edges, tree: Tree, models: Mapping[int, Params]) -> Tree:
-    """The weighted sum of the own model and those of others."""
-    weights = row.values.tolist()
-    out: Tree = {}
-    for name, t in tree.items():
-        out[name] = torch.zeros_like(t)
-        for j, weight in zip(row.j.tolist(), weights, strict=True):
-            out[name].add_(models[j][name].to(t) if j in models else t, alpha=weight)
-    return out
+    _visit = mixed_gradients = _sum_of_all = _refuse

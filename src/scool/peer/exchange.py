@@ -1,7 +1,9 @@
 """How one peer meets the others within a round: a slot for each verb, models by their digests, and
 what has met already."""
 
+import re
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, NamedTuple, TypeVar, final
 
 from torch import Tensor
@@ -9,7 +11,7 @@ from torch import Tensor
 from scool.health import Health, Reason
 from scool.peer.post import PeerError, Post
 from scool.peer.view import View
-from scool.peer.words import UNREADABLE, Ready
+from scool.peer.words import UNREADABLE, Ready, older_row, read_row, row_body
 from scool.types import Params, Tree
 
 T = TypeVar("T")
@@ -26,23 +28,23 @@ class _Shown(NamedTuple):
 @final
 class Exchange:
     """Verbs come in the same order everywhere, so a slot is a number; what a peer does in one never
-    depends on whom it sees."""
+    depends on whom it sees. Engines of the same peer that go about their own business have slots
+    under a name of their own."""
 
-    def __init__(self, post: Post, view: View, health: Health, is_severe: bool) -> None:
+    def __init__(
+        self, post: Post, view: View, health: Health, is_severe: bool, name: str = ""
+    ) -> None:
         self.post, self.view = post, view
         self._health, self._is_severe = health, is_severe
+        self._prefix = re.sub(r"\W", "-", name) + "." * bool(name)
         self.round, self._slot = 0, 0
+        self.last_slot = ""
         self._shown: list[_Shown] = []
         self._met: set[int] = set()  # whose models are here
 
     def begin(self, round: int) -> None:
         self.round, self._slot = round, 0
         self._shown, self._met = [], set()
-        self.post.forget(round)
-
-    @property
-    def last_slot(self) -> int:
-        return self._slot - 1
 
     def meet(
         self, verb: str, body: Mapping[str, Any], peers: Collection[int], read: Callable[[Any], T]
@@ -52,7 +54,7 @@ class Exchange:
         Raises:
             PeerError: one says what nobody can read, and nobody may be missing.
         """
-        slot = f"{self._slot}-{verb}"
+        slot = self.last_slot = f"{self._prefix}{self._slot}-{verb}"
         self._slot += 1
         health = self._health.words.get(self.post.place, "")
         self.post.say(self.round, slot, {**body, "health": health})
@@ -68,6 +70,15 @@ class Exchange:
                 if self.view.is_strict:
                     raise PeerError(f"the round cannot go on: {self.post.problems[-1]}") from error
         self.view.miss(set(peers) - found.keys())
+        return found
+
+    def tell(self, row: Tensor, peers: Collection[int]) -> dict[int, Tensor]:
+        """Tell some numbers about oneself, and hear those of these peers; of who may be missing and
+        is, what it told last."""
+        found = self.meet("row", row_body(row), peers, partial(read_row, like=row))
+        for peer in set(peers) - found.keys():
+            if (older := older_row(self.post, peer, self.round, self.last_slot, row)) is not None:
+                found[peer] = older
         return found
 
     def show(

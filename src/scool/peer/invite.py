@@ -37,7 +37,6 @@ def make_owner(folder: Path, name: str, address: str, data: str = "data.npz") ->
     """
     check_name(name)
     host_of(address)
-    require('"' not in data, "data", data, "give a file, or module:function")
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty: choose another folder, or another name")
     folder.mkdir(parents=True, exist_ok=True)
@@ -45,7 +44,8 @@ def make_owner(folder: Path, name: str, address: str, data: str = "data.npz") ->
     write_key(Files.of(folder).key, key)
     asked = pem(request(name, address, key))
     write_bytes(folder / f"{name}.request", asked)
-    write_bytes(folder / SETTINGS, f'name = "{name}"\ndata = "{data}"\n'.encode())
+    settings = f"name = {json.dumps(name)}\ndata = {json.dumps(data)}\n"  # as TOML writes it, too
+    write_bytes(folder / SETTINGS, settings.encode())
     return read_request(asked)
 
 

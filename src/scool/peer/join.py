@@ -10,6 +10,7 @@ from scool.algorithms.local_only import LocalOnly
 from scool.columns import human_bytes
 from scool.data.federation import Federation
 from scool.errors import ConfigError, RunError, printable
+from scool.peer.agreement import Agreement
 from scool.peer.identity import Files, Keys, is_of, read_key, read_request
 from scool.peer.invite import Invite
 from scool.peer.owner import (
@@ -45,20 +46,7 @@ class Candidate(NamedTuple):
         Raises:
             ScoolError: the model cannot be trained on these data.
         """
-        agreement = self.invite.agreement
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found = fit(
-                self.own,
-                agreement.builder(self.folder),
-                LocalOnly(sgd=agreement.build_method().sgd),
-                rounds=rounds,
-                seed=agreement.seed,
-                device="cpu",
-                checkpoint_every=0,
-                verbose=False,
-            )
-        return [row["scores"][0] for row in found.history]
+        return train_alone(self.folder, self.invite.agreement, self.own, rounds)
 
     def terms(self) -> list[str]:
         """What the owner agrees to, and what leaves this machine, line by line."""
@@ -97,9 +85,31 @@ class Candidate(NamedTuple):
             write_bytes(folder / MEMBERS / f"{name}.pem", leaf)
         write_bytes(Files.of(folder).authority, self.invite.authority)
         write_bytes(Files.of(folder).leaf, leaves[self.place])
-        write_bytes(folder / ALONE, json.dumps({"scores": alone}).encode())
+        write_alone(folder, alone)
         write_signatures(folder, {self.settings.name: sign(agreement, keys)})
         agreement.write(folder)
+
+
+def train_alone(folder: Path, agreement: Agreement, own: Federation, rounds: int) -> list[float]:
+    """See `Candidate.alone`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = fit(
+            own,
+            agreement.builder(folder),
+            LocalOnly(sgd=agreement.build_method().sgd),
+            rounds=rounds,
+            seed=agreement.seed,
+            device="cpu",
+            checkpoint_every=0,
+            verbose=False,
+        )
+    return [row["scores"][0] for row in found.history]
+
+
+def write_alone(folder: Path, scores: list[float]) -> None:
+    """Keep the scores of training alone: `status` shows them beside those of the run."""
+    write_bytes(folder / ALONE, json.dumps({"scores": scores}).encode())
 
 
 def read_alone(folder: Path) -> list[float]:

@@ -16,7 +16,9 @@ from scool.recording.checkpoint import flatten, unflatten
 from scool.types import Info, Params
 
 STATE = "state"  # the slot of what a method knows of all, as a round begins
-OWN = "theta"  # the models, and the common first one: these do not travel
+OWN = ("theta", "theta0")  # the models, and the common first one: these do not travel
+COMMON = frozenset({"cross_loss", "gather"})  # by these verbs all hold the same numbers
+UNKNOWN = ("loss", "scores")  # what is NaN where nobody measured
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class KeepingUp(AtHome):
             k = engine.num_clients
             nothing = torch.full((k,), torch.nan, dtype=torch.float64)
             return state, {"train_loss": nothing, "graph": torch.eye(k, dtype=torch.float64)}
-        is_common = "cross_loss" in self.verbs
+        is_common = bool(self.verbs & COMMON)
         if is_common:
             state = self._with_graph(state, round)
         if self.view.newcomers:
@@ -76,7 +78,11 @@ class KeepingUp(AtHome):
 
 def _common(state: Any) -> dict[str, Tensor]:
     """What all peers hold alike."""
-    return {name: t for name, t in flatten(state).items() if not name.startswith(OWN)}
+    return {name: t.clone() for name, t in flatten(state).items() if not _is_own(name)}
+
+
+def _is_own(name: str) -> bool:
+    return any(part in OWN for part in name.split("/"))
 
 
 def _with_common(state: Any, found: Mapping[str, Tensor]) -> Any:
@@ -85,8 +91,9 @@ def _with_common(state: Any, found: Mapping[str, Tensor]) -> Any:
     """
     own = flatten(state)
     for name, t in found.items():
-        if name.startswith(OWN) or (name in own and own[name].dtype != t.dtype):
+        if _is_own(name) or (name in own and own[name].dtype != t.dtype):
             raise RunError(f"{name} of another kind")
-        if t.is_floating_point() and "loss" not in name and not bool(t.isfinite().all()):
-            raise RunError(f"{name} is not finite")  # losses are NaN where nobody measured
-    return unflatten(state, {n: t for n, t in own.items() if n.startswith(OWN)} | dict(found))
+        may_lack = any(word in name for word in UNKNOWN)
+        if t.is_floating_point() and not may_lack and not bool(t.isfinite().all()):
+            raise RunError(f"{name} is not finite")
+    return unflatten(state, {n: t for n, t in own.items() if _is_own(n)} | dict(found))

@@ -315,6 +315,9 @@ class MemoryTransport:
     def wait(self, until: float) -> None:
         self._network.pause(self._peer, until)
 
+    def trouble(self, peer: int) -> str:
+        return ""
+
     def close(self) -> None:
         self._peer.is_alive = False
         self._network.at(self._network.now, self._network._wake_all)

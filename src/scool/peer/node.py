@@ -1,7 +1,8 @@
 """One owner's part of a run, from its folder to its model."""
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn, final
 
 import torch
@@ -10,6 +11,8 @@ from torch import nn
 from scool.contracts import Engine, Method, Recorder
 from scool.data.build import with_validation
 from scool.data.federation import Federation
+from scool.errors import RunError, ScoolError
+from scool.peer.agreement import Agreement
 from scool.peer.audit import Audit
 from scool.peer.data import About, about, alone, widths_of
 from scool.peer.elastic import Elastic
@@ -17,16 +20,19 @@ from scool.peer.engine import PeerEngine
 from scool.peer.identity import Files
 from scool.peer.keeping_up import AtHome, KeepingUp
 from scool.peer.leaving import check_not_left, check_open, has_left, what_happens
+from scool.peer.meeting_again import meet_again
 from scool.peer.owner import Owner
 from scool.peer.post import LEFT, Post, largest_message
-from scool.peer.status import StatusFile
+from scool.peer.status import StatusFile, with_names
 from scool.peer.transport import Transport
 from scool.peer.view import Together
 from scool.peer.words import hear_hello, say_hello
+from scool.recording.disk import LOCK, PATIENCE, holding
 from scool.run.loop import Interrupted, carry_out
 from scool.run.options import RunSettings
 
 LINGER = 60.0  # seconds for which a peer that is done goes on serving those who are not
+SLOW = 2.0  # seconds after which it says so
 
 Connect = Callable[[Owner, int], Transport]
 """Opens the network for an owner; messages may have so many bytes."""
@@ -71,6 +77,7 @@ def run_owner(
         own = with_validation(single, method.validation, agreement.seed, first=owner.place)
     largest = largest_message(agreement.first_model(owner.folder))
     with contextlib.ExitStack() as held:
+        held.enter_context(_only_here(owner.folder))
         transport = connect(owner, largest)
         held.callback(transport.close)
         post = Post(transport, agreement.run, len(agreement.members), largest, owner.keys)
@@ -82,6 +89,8 @@ def run_owner(
         post.waiting, post.admit = status.waiting, owner.admit
         try:
             part = _Part(owner, post, about(own))
+            if part.is_back and agreement.mode == "strict":
+                meet_again(owner.records, post)
             settings = RunSettings(
                 rounds=agreement.rounds, seed=agreement.seed, device="cpu", checkpoint_every=1
             )
@@ -101,8 +110,30 @@ def run_owner(
         except Interrupted as error:
             when = str(error).split(" of ")[0].removeprefix("stopped ")
             _stopped(owner, post, status, when)
-        _stay_for_others(post, agreement.rounds)
+        except ScoolError as error:
+            why = with_names(str(error), agreement.names)
+            with contextlib.suppress(ScoolError):  # a full disk may be what failed
+                status.stopped("failed", why)
+            raise type(error)(why) from error
+        with contextlib.suppress(KeyboardInterrupt):  # everything is saved
+            _stay_for_others(post, agreement, tell)
         return result.summary()
+
+
+@contextlib.contextmanager
+def _only_here(folder: Path) -> Iterator[None]:
+    """Refuse a second peer in the same folder; `is_written(folder)` tells whether one runs.
+
+    Raises:
+        RunError: there is one.
+    """
+    with holding(folder / LOCK, PATIENCE) as is_ours:
+        if not is_ours:
+            raise RunError(
+                f"another `scool peer run {folder}` is running: `scool peer status {folder}` shows "
+                "how it is doing. End that one first"
+            )
+        yield
 
 
 @final
@@ -143,8 +174,19 @@ class _Part:
         )
 
 
-def _stay_for_others(post: Post, rounds: int) -> None:
+def _stay_for_others(post: Post, agreement: Agreement, tell: Callable[[str], None]) -> None:
     """Go on serving until all are done, or nobody is left, or for a while."""
+    rounds, said = agreement.rounds, set[str]()
+
+    def waiting(peers: Sequence[int], seconds: float) -> None:
+        if seconds >= SLOW and not said:
+            said.update(agreement.names[peer] for peer in peers)
+            tell(
+                f"done and saved. {', '.join(sorted(said))} may still need this model, so it stays "
+                f"up to {LINGER:.0f} s; Ctrl-C ends that"
+            )
+
+    post.waiting = waiting
     post.say(rounds, "end")
     last = post.transport.now() + LINGER
     others = [peer for peer in range(post.places) if peer != post.place]

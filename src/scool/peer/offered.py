@@ -3,14 +3,18 @@
 from dataclasses import replace
 from typing import Any
 
+from scool.algorithms.scaffold import Scaffold
 from scool.algorithms.scool import SCooL
+from scool.algorithms.tracks import Tracks
 from scool.algorithms.truth import Truth
 from scool.contracts import Method
 from scool.errors import ConfigError
 
 AT_HOME = frozenset({"train", "gradient", "measure", "judge", "inner", "squared_distances"})
-VERBS = AT_HOME | {"cross_loss", "peer_loss", "mix"}
+VERBS = AT_HOME | {"cross_loss", "peer_loss", "mix", "gather", "view"}
 """The verbs of the engine that peers have; those at home send nothing."""
+BY_SERVER = frozenset({"inner", "squared_distances"})
+"""What a server knows of the models of all, and a peer of its own."""
 REMEDY = "Use scool-sbm, or dpsgd; docs/peers.md lists what runs on peers"
 
 
@@ -22,11 +26,12 @@ def check_method(method: Method[Any], name: str = "") -> None:
     """
     name = name or type(method.plain).__name__
     why = ""
-    if method.meets == "server":
+    missing = method.verbs - VERBS
+    if method.meets == "server" and (missing or method.verbs & BY_SERVER):
         why = "it needs a server, and peers have none"
     elif not method.verbs:
         why = "it does not say which verbs of the engine it uses. Declare `verbs`"
-    elif missing := method.verbs - VERBS:
+    elif missing:
         why = f"it needs {', '.join(sorted(missing))}, which peers do not offer"
     elif _needs_all_distances(method):
         why = "it needs the distances between models of other peers, which no peer knows"
@@ -34,6 +39,16 @@ def check_method(method: Method[Any], name: str = "") -> None:
         why = "it needs the true graph, which no peer knows"
     if why:
         raise ConfigError(f"method {name!r} does not run on peers: {why}. {REMEDY}")
+    if getattr(method.plain, "evidence", "") == "samples":
+        raise ConfigError(
+            f"method {name!r} does not run on peers with evidence = 'samples': losses of single "
+            "samples stay with their owner. Leave evidence out, or set it to 'sums'"
+        )
+
+
+def on_peers(method: Method[Any]) -> Method[Any]:
+    """The same, as peers begin with it where options do not say otherwise: owners tell sums."""
+    return replace(method, evidence="sums") if isinstance(method, Tracks) else method
 
 
 def check_elastic(method: Method[Any], name: str = "") -> None:
@@ -48,6 +63,11 @@ def check_elastic(method: Method[Any], name: str = "") -> None:
         raise ConfigError(
             f"method {name!r} is not possible with mode = 'elastic' and form = 'primal-dual': its "
             "dual variables would add up what is missing. Set form = 'gossip', or mode = 'strict'"
+        )
+    if isinstance(plain, Scaffold):
+        raise ConfigError(
+            f"method {name!r} is not possible with mode = 'elastic': its control variates would "
+            "add up what is missing. Use fedavg, or mode = 'strict'"
         )
     if option := _averages_updates(plain):
         raise ConfigError(

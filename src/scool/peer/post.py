@@ -83,7 +83,7 @@ class Post:
         self.refused: Callable[[str, Sequence[bytes]], None] = lambda why, evidence: None
         """Called with what was dropped, and the signed records that prove it, if there are any."""
         self.problems: deque[str] = deque(maxlen=100)  # in words, for people
-        self.sent, self.received = 0, 0  # bytes of records, and of models that were fetched
+        self.received = 0  # bytes of records, and of models that were fetched
         self.largest = largest
         self._heard: dict[tuple[int, int, str], Message] = {}
         self._models: dict[str, tuple[int, Params]] = {}  # by digest, with the round of last use
@@ -104,7 +104,6 @@ class Post:
         message = Message(self.run, self.place, round, slot, body or {}, tensors or {})
         data = encode(message, self.signer)
         self._said[message.key] = round
-        self.sent += len(data) * (self.places - 1) if push else 0
         self.transport.offer(message.key, data, push=push)
         self._heard[self.place, round, slot] = message
         return message

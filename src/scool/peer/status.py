@@ -1,24 +1,26 @@
 """How one peer is doing, as a small file that another program may read at any time."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from rich.table import Table
-
-from scool.columns import human_bytes
-from scool.errors import RunError, printable
+from scool.errors import RunError
 from scool.peer.audit import Audit
+from scool.peer.join import read_alone
 from scool.peer.leaving import has_left
 from scool.peer.owner import Owner
 from scool.peer.post import Post
+from scool.peer.probe import Doubts
 from scool.recording.disk import write_bytes
+from scool.recording.folder import RunFolder
 from scool.types import Info
 
 NAME = "status.json"
 PATIENCE = 3.0  # seconds after which a person is told whom this peer waits for
+DOUBT = 8.0  # seconds after which it finds out why they do not answer
 
 
 @final
@@ -28,21 +30,31 @@ class StatusFile:
     def __init__(self, owner: Owner, post: Post, tell: Callable[[str], None], audit: Audit) -> None:
         self._owner, self._post, self._tell, self._audit = owner, post, tell, audit
         self._here: list[str] = []
-        self._said: tuple[int, ...] = ()
+        self._said: Sequence[str] = ()
+        self._doubts = Doubts(post.transport.trouble)
         self._gone: list[str] = []
+        self._scores: list[float | None] = []
         self._known: dict[str, Any] = {"state": "connecting", "round": 0, "waiting_for": []}
+        self._known["alone"] = read_alone(owner.folder)
         self._write()
 
     def start(self, header: Mapping[str, Any], first_round: int) -> None:
-        self._known |= {"state": "running", "round": first_round}
+        self._known |= {"state": "running", "round": first_round, "first_round": first_round}
+        self._known |= {"since": time.time()}
+        if first_round:
+            rows = RunFolder.open(self._owner.records).rows()[:first_round]
+            self._scores = [self._score(row) for row in rows]
         self._write()
 
+    def _score(self, row: Mapping[str, Any]) -> float | None:
+        scores = row.get("scores") or []
+        return scores[self._owner.place] if self._owner.place < len(scores) else None
+
     def round(self, row: Mapping[str, Any], info: Info) -> None:
-        place = self._owner.place
-        score = row.get("scores", [None] * (place + 1))[place]
-        weights = [round(float(w), 4) for w in info["graph"][place]]
-        self._known |= {"round": row["round"] + 1, "score": score, "weights": weights}
-        self._known |= {"waiting_for": []}
+        self._scores.append(self._score(row))
+        weights = [round(float(w), 4) for w in info["graph"][self._owner.place]]
+        self._known |= {"round": row["round"] + 1, "score": self._scores[-1], "weights": weights}
+        self._known |= {"scores": self._scores, "waiting_for": []}
         self._said = ()
         self._write()
         self._check_left()
@@ -51,9 +63,9 @@ class StatusFile:
         self._known |= {"state": "finished"}
         self._write()
 
-    def stopped(self, state: str) -> None:
+    def stopped(self, state: str, why: str = "") -> None:
         """The peer ends before the run does."""
-        self._known |= {"state": state, "waiting_for": []}
+        self._known |= {"state": state, "why": why, "waiting_for": []}
         self._write()
 
     def _check_left(self) -> None:
@@ -66,13 +78,16 @@ class StatusFile:
     def waiting(self, peers: Sequence[int], seconds: float) -> None:
         """Called while others are awaited, about twice a second."""
         self._check_left()
-        if seconds < PATIENCE or tuple(peers) == self._said:
+        if seconds < PATIENCE:
             return
-        self._said = tuple(peers)
-        names = [self._owner.agreement.names[peer] for peer in peers]
-        self._tell(f"waiting for {', '.join(names)}")
-        self._known["waiting_for"] = names
-        self._write()
+        names = self._owner.agreement.names
+        found = self._doubts.about(peers) if seconds >= DOUBT else {}
+        words = [f"{names[p]} ({found[p]})" if p in found else names[p] for p in peers]
+        if words != self._said:
+            self._said = words
+            self._tell(f"waiting for {', '.join(words)}")
+            self._known["waiting_for"] = words
+            self._write()
 
     def _write(self) -> None:
         post, names = self._post, self._owner.agreement.names
@@ -85,17 +100,21 @@ class StatusFile:
             self._tell(f"{', '.join(sorted(set(gone) - set(self._gone)))} left the run for good")
             self._gone = gone
             self._audit.write("left", members=gone)
+        agreement = self._owner.agreement
         found = {
             "name": self._owner.name,
             "run": post.run,
-            "rounds": self._owner.agreement.rounds,
+            "method": agreement.method,
+            "mode": agreement.mode,
+            "measure": "accuracy" if agreement.task == "classification" else "R2",
+            "rounds": agreement.rounds,
             "members": list(names),
             "here": here,
             "left": gone,
             **self._known,
-            "bytes_sent": post.sent,
+            "bytes_sent": self._audit.sent,
             "bytes_received": post.received,
-            "problems": list(post.problems)[-5:],
+            "problems": [with_names(words, names) for words in list(post.problems)[-5:]],
             "audit": self._audit.head,
             "time": time.time(),
         }
@@ -116,21 +135,18 @@ def read_status(folder: Path) -> dict[str, Any]:
         raise RunError(f"{folder / NAME} is damaged: {error}") from error
 
 
-def status_table(peers: Sequence[Mapping[str, Any]]) -> Table:
-    """One line per peer: how far it is, who is there, from whom it learns."""
-    table = Table()
-    for heading in ("peer", "state", "round", "score", "learns from", "sent", "waits for"):
-        table.add_column(heading)
-    for peer in peers:
-        score, weights = peer.get("score"), peer.get("weights") or []
-        shares = sorted(zip(weights, peer["members"], strict=False), reverse=True)
-        table.add_row(
-            printable(peer["name"]),
-            f"{peer['state']}, {len(peer['here'])} of {len(peer['members'])} here",
-            f"{peer['round']}/{peer['rounds']}",
-            "" if score is None else f"{score:.1f}",
-            " ".join(f"{printable(name)} {share:.0%}" for share, name in shares if share >= 0.005),
-            human_bytes(peer["bytes_sent"]),
-            printable(", ".join(peer.get("waiting_for") or [])),
-        )
-    return table
+def with_names(words: str, names: Sequence[str]) -> str:
+    """What the protocol says of places, as a person knows them.
+
+    >>> with_names("nothing of peer 1, 2 in 3.0 s", ("ann", "bob", "cat"))
+    'nothing of bob, cat in 3.0 s'
+    """
+
+    def name(place: str) -> str:
+        return names[int(place)] if int(place) < len(names) else f"peer {place}"
+
+    return re.sub(
+        r"\bpeer (\d+(?:, \d+)*)\b",
+        lambda found: ", ".join(name(place) for place in found[1].split(", ")),
+        words,
+    )

@@ -65,6 +65,8 @@ def read_own_table(
             f"{path} is a table, and the agreement does not say what its columns are: give arrays "
             "(.npz) or module:function, or make an agreement with [table]"
         )
+    if not path.exists():
+        raise DataError(f"{path} is missing: put it there, or name another in peer.toml (data = )")
     frame = read_table(path).rename(columns=str)
     label, classes = table["label"], list(table.get("classes", []))
     categories = dict(sorted(table.get("categories", {}).items()))

@@ -13,7 +13,7 @@ from scool.errors import ConfigError, nearest, require
 from scool.models import ModelConfig
 from scool.peer.agreement import Agreement, Member, Mode, digest_of_model, first_model
 from scool.peer.code import digest_of_code, function_of
-from scool.peer.offered import averaging_models, check_method
+from scool.peer.offered import averaging_models, check_method, on_peers
 from scool.peer.table import check_table, features_of
 from scool.run.config import default_run
 from scool.run.options import as_dict, with_options
@@ -122,7 +122,7 @@ def agree(
 
 
 def _method(terms: Terms, options: Mapping[str, Any]) -> Method[Any]:
-    start = default_run(terms.method, DataConfig()).algorithm
+    start = on_peers(default_run(terms.method, DataConfig()).algorithm)
     method = with_options(start, options, "the options")
     check_method(method, terms.method)
     is_chosen = "aggregate" in options or terms.mode == "strict"

@@ -1,5 +1,5 @@
-"""What peers need of a network: six verbs. Bytes go in and come out; who signed them and what they
-mean is the business of `post`."""
+"""What peers need of a network: a few verbs. Bytes go in and come out; who signed them and what
+they mean is the business of `post`."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple, Protocol
@@ -61,6 +61,11 @@ class Transport(Protocol):
 
     def wait(self, until: float) -> None:
         """Return when something arrived or the members changed, at the latest at `until`."""
+        ...
+
+    def trouble(self, peer: int) -> str:
+        """Why a peer cannot be reached, in words; empty where that is not known. May take seconds,
+        and is called by another thread."""
         ...
 
     def close(self) -> None: ...

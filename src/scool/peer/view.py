@@ -6,7 +6,7 @@ from typing import Protocol, final
 import torch
 from torch import Tensor
 
-from scool.peer.post import PeerError, Post, forever
+from scool.peer.post import PeerError, Post, Spot, forever
 
 
 class View(Protocol):
@@ -24,7 +24,7 @@ class View(Protocol):
 
     def until(self, peer: int) -> float: ...
     def miss(self, peers: Collection[int]) -> None:
-        """What these have to say or to give did not come in time."""
+        """A wait is over; what these have to say or to give did not come in time."""
         ...
 
 
@@ -44,6 +44,7 @@ class Together:
             PeerError: a peer computed other numbers than this one.
         """
         post = self._post
+        post.say_where(Spot(round))
         if digest:  # a peer that came back from a checkpoint has none
             post.say(round - 1, "digest", {"of": digest})
         post.say(round, "begin")

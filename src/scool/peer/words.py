@@ -2,6 +2,8 @@
 sender put there."""
 
 import contextlib
+import copy
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, final
 
@@ -44,6 +46,28 @@ def read_losses(body: Any) -> dict[int, float]:
     return {int(i): float.fromhex(loss) for i, loss in body["losses"].items()}
 
 
+def row_body(row: Tensor) -> dict[str, Any]:
+    """Exactly these numbers, of one owner."""
+    return {"row": [number.hex() for number in row.double().flatten().tolist()]}
+
+
+def read_row(body: Any, like: Tensor) -> Tensor:
+    """The numbers of an owner, as many as there are in `like`; NaN for what it does not know."""
+    numbers = [float.fromhex(number) for number in body["row"]]
+    if len(numbers) != like.numel() or any(map(math.isinf, numbers)):
+        raise ValueError("not so many numbers that are finite")
+    return torch.tensor(numbers, dtype=torch.float64).view(like.shape).to(like.dtype)
+
+
+def older_row(post: Post, peer: int, round: int, slot: str, like: Tensor) -> Tensor | None:
+    """What an owner told last in this slot, up to two rounds before."""
+    for back in range(1, STALE + 1):
+        if message := post.heard(round - back, slot).get(peer):
+            with contextlib.suppress(*UNREADABLE):
+                return read_row(message.body, like)
+    return None
+
+
 def with_older(losses: Tensor, edges: PairList, post: Post, round: int, slot: str) -> Tensor:
     """The losses (E,) of a round; what was not told is as it was up to two rounds before."""
     for back in range(1, STALE + 1):
@@ -61,8 +85,8 @@ def with_older(losses: Tensor, edges: PairList, post: Post, round: int, slot: st
 def say_hello(post: Post, mine: About, signature: str = "") -> None:
     """Tell once what others must know of the own data, and show the signature under the agreement.
     Post drops the hello of a member that has not signed."""
-    told = {"sizes": dict(mine.sizes), "targets": mine.targets, "signature": signature}
-    post.say(HELLO, "hello", told)
+    told = {"sizes": dict(mine.sizes), "targets": mine.targets, "held_out": mine.held_out}
+    post.say(HELLO, "hello", {**told, "signature": signature})
 
 
 def hear_hello(post: Post, names: Sequence[str], until: Until = forever) -> dict[int, About]:
@@ -85,13 +109,17 @@ def read_hello(body: Mapping[str, Any], name: str) -> About:
     counts = {p: n for p, n in sizes.items() if type(n) is int and 0 <= n <= MOST}
     if len(counts) < len(PARTS) or not counts["train"]:
         raise PeerError(f"{name} tells sizes of its data that cannot be: {str(told)[:100]}")
-    if targets is None:
-        return About(counts)
+    return About(counts, _read_targets(targets, name), _read_targets(body.get("held_out"), name))
+
+
+def _read_targets(told: Any, name: str) -> tuple[list[float], list[float]] | None:
+    if told is None:
+        return None
     try:
-        mean, squares = ([float(x) for x in numbers] for numbers in targets)
+        mean, squares = ([float(x) for x in numbers] for numbers in told)
     except (TypeError, ValueError) as error:
-        raise PeerError(f"{name} tells targets that cannot be: {str(targets)[:100]}") from error
-    return About(counts, (mean, squares))
+        raise PeerError(f"{name} tells targets that cannot be: {str(told)[:100]}") from error
+    return mean, squares
 
 
 @final
@@ -100,6 +128,13 @@ class Members:
 
     def __init__(self, known: Mapping[int, About], places: int) -> None:
         self._known, self._places = dict(known), places
+        self._are_joined = False  # validation samples are among the training samples
+
+    def joined(self) -> "Members":
+        """The same, with their validation samples among the training samples."""
+        found = copy.copy(self)  # who becomes known there is known here
+        found._are_joined = True
+        return found
 
     def unknown(self, peers: Sequence[int]) -> list[int]:
         return [peer for peer in peers if peer not in self._known]
@@ -116,11 +151,15 @@ class Members:
 
     def sizes(self, part: str) -> Tensor:
         """(K,) samples of each; 0 where nobody told."""
-        known = self._known
-        return torch.tensor(
-            [known[place].sizes[part] if place in known else 0 for place in range(self._places)]
-        )
+        known = [self._known.get(place) for place in range(self._places)]
+        return torch.tensor([self._count(about, part) if about else 0 for about in known])
+
+    def _count(self, about: About, part: str) -> int:
+        if not self._are_joined or part == "test":
+            return about.sizes[part]
+        return about.sizes["train"] + about.sizes["val"] if part == "train" else 0
 
     def variance(self, active: Tensor) -> float:
         """Of the targets of those who are active."""
-        return pooled_variance([about for i, about in self._known.items() if bool(active[i])])
+        known = [about for i, about in self._known.items() if bool(active[i])]
+        return pooled_variance(known, self._are_joined)

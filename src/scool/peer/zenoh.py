@@ -18,6 +18,7 @@ import zenoh
 
 from scool.errors import RunError, ScoolError
 from scool.peer.identity import Files
+from scool.peer.probe import probe
 from scool.peer.transport import Answer, Arrival, Leaving, unrecorded
 
 LEASE = 3.0  # seconds without a word after which a link counts as broken
@@ -49,6 +50,7 @@ class ZenohTransport:
         """
         self.place = place
         self.leaving: Leaving = unrecorded
+        self._addresses, self._files = addresses, files
         self._others = set(range(len(names))) - {place}
         self._root = f"scool/{run}"
         self._inbox: deque[Arrival] = deque(maxlen=MOST_WAITING)
@@ -61,10 +63,7 @@ class ZenohTransport:
         try:
             self._session = zenoh.open(zenoh.Config.from_json5(json.dumps(config)))
         except zenoh.ZError as error:
-            raise RunError(
-                f"cannot listen on {addresses[place]} ({str(error)[:200]}): is the port taken, or "
-                "is it not an address of this machine?"
-            ) from error
+            raise RunError(_cannot_listen(addresses[place], str(error))) from error
         mine = f"{self._root}/{place}"
         self._held: list[Any] = [
             self._session.declare_queryable(f"{mine}/for/**", self._answer),
@@ -168,8 +167,25 @@ class ZenohTransport:
                 self._changed.wait(min(max(0.0, until - self.now()), 3600.0))
             self._seen = self._news
 
+    def trouble(self, peer: int) -> str:
+        return "" if peer in self.members() else probe(self._addresses[peer], self._files)
+
     def close(self) -> None:
         self._session.close()
+
+
+def _cannot_listen(address: str, why: str) -> str:
+    """What a person can do about it."""
+    port = address.rpartition(":")[2]
+    elsewhere = f'say in peer.toml where to listen, e.g. listen = "0.0.0.0:{port}"'
+    if "in use" in why:
+        return f"cannot listen on {address}: another program has the port. End it, or {elsewhere}"
+    if "lookup" in why or "assign" in why:
+        return (
+            f"cannot listen on {address}: it is no address of this machine. Behind a router or in "
+            f"a container {elsewhere}"
+        )
+    return f"cannot listen on {address} ({why.split(' at /')[0][:200]}): {elsewhere}"
 
 
 def _config(

@@ -47,11 +47,12 @@ class Attention(GraphPrior[AttentionState]):
     $u_i = \mathrm{Enc}(\theta_i^{t+1/2} - \theta^0; \phi)$, $p_{i\cdot} = \mathrm{softmax}_j
     \langle u_i, u_j\rangle$, $Y_{i\cdot} \sim \mathrm{Cat}(p_{i\cdot})$; the E-step is exact.
 
-    Departures: the own data is either gated (in the softmax) or always counts (its logit is then
-    0), never both; the encoder step maximises $\sum_{ij} w_{ij}\log p_{ij}$ without the paper's
-    extra sum. `compat="released"` repeats the authors' program: likelihood targets, one encoder
-    copy and Adam state a client with averaging, and the wrong sign once rows are sparse; the
-    recipe adds prior_optimizer "adamw", prior_lr 0.2, prior_betas (0.9, 0.99), encoder_out 20.
+    Departures: a client's own data are either gated (in the softmax) or always counts (its logit is
+        then 0), never both; the encoder step maximises $\sum_{ij} w_{ij}\log p_{ij}$ without the
+        paper's extra sum. `compat="released"` repeats the authors' program: likelihood targets, one
+        encoder copy and Adam state a client with averaging, and the wrong sign once rows are
+        sparse; the recipe adds prior_optimizer "adamw", prior_lr 0.2, prior_betas (0.9, 0.99),
+        encoder_out 20.
     Reference: Li, Zhou, Tian, Tao, ICML 2023.
     """
 
@@ -74,9 +75,9 @@ class Attention(GraphPrior[AttentionState]):
     prior_betas: tuple[float, float] = (0.9, 0.999)
     """Adam's decay rates."""
     prior_optimizer: Literal["adam", "adamw"] = "adam"
-    """`adam` puts the decay into the gradient, `adamw` beside it."""
+    """`adam` adds the decay to the gradient, `adamw` applies it separately."""
     encoder_target: Literal["posterior", "likelihood"] = "posterior"
-    """What p is drawn to: w, or the likelihood softmax (always so in `released`)."""
+    """What p is fitted to: w, or the likelihood softmax (always so in `released`)."""
     prior_grad_to_theta: bool = False
     """Let the prior pull the models as well, [ATT-theta]."""
     compat: Literal["derived", "released"] = "derived"
@@ -114,7 +115,7 @@ class Attention(GraphPrior[AttentionState]):
         return AttentionState(Edges.none(num_clients, 0.0), phi, *moments, u)
 
     def report(self, state: AttentionState, updates: Mapping[str, Tensor]) -> Tensor:
-        """(n, D) the embeddings of the updates, all that the others see of them."""
+        """(n, D) the embeddings of the updates; the others see nothing else of them."""
         with torch.no_grad():
             parts = [self.encoder.embed(state.phi, x, self._sign) for _, x in in_blocks(updates)]
         return torch.cat(parts)
@@ -180,7 +181,7 @@ class Attention(GraphPrior[AttentionState]):
         return edges.on(update_log_p(state.u, edges), -torch.inf)
 
     def ranking(self, state: AttentionState, evidence: Evidence) -> Edges:
-        """w; in "released" the likelihood softmax, as there."""
+        """w; in "released" mode the likelihood softmax."""
         if self.compat == "derived":
             return state.w
         scores = self._scores(evidence)
@@ -205,7 +206,8 @@ class Attention(GraphPrior[AttentionState]):
             return phi, self.encoder.embed(phi, updates, self._sign)
 
     def _upstream(self, target: Tensor, u: Tensor, evidence: Evidence) -> Tensor:
-        """(n, D) what the embeddings held here receive from the bound; u (K, D) is everyone's."""
+        """(n, D) what the embeddings held here receive from the bound; u (K, D) has those of all
+        clients."""
         edges = self._scores(evidence).edges
         c = embedding_gradient(edges, target, update_log_p(u, edges), u)
         return c[held_rows(evidence).to(u.device)]

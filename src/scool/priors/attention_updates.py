@@ -1,4 +1,4 @@
-"""The formulas of SCooL-attention over the measured pairs, and the way back into the encoder."""
+"""The formulas of SCooL-attention over the measured pairs, and its gradient in the encoder."""
 
 from collections.abc import Iterator, Mapping
 from math import prod
@@ -9,11 +9,10 @@ from torch import Tensor
 from scool.contracts import Evidence, SelfMode
 from scool.errors import ScoolError
 from scool.graph.edges import Edges
-from scool.priors.base import Difference, Measured, read_edges
-from scool.priors.safe_math import categorical_entropy
+from scool.priors.base import Difference, Measured, categorical_entropy, read_edges
 from scool.types import Tree
 
-BLOCK = 2**24  # numbers of updates that are encoded together
+BLOCK = 2**24  # numbers in the updates that are encoded together
 
 
 def read_scores(
@@ -67,7 +66,7 @@ def updates_of(evidence: Evidence) -> Mapping[str, Tensor]:
 def in_blocks(updates: Mapping[str, Tensor]) -> Iterator[tuple[slice, Tree]]:
     """The updates of some clients at a time: those of all, with what a gradient keeps of them, are
     as large as all models."""
-    if not isinstance(updates, Difference):  # they are there already
+    if not isinstance(updates, Difference):  # they are in memory already
         yield slice(None), detached(updates)
         return
     size = sum(prod(t.shape[1:]) for t in updates.theta.values())

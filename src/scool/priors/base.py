@@ -1,4 +1,4 @@
-"""What a prior inherits and reads, and what a prior of your own must be and return."""
+"""What a prior inherits and reads, and checks of your own prior and its results."""
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -29,9 +29,9 @@ Null: TypeAlias = Literal["uniform", "auto"] | float | tuple[float, ...]
 
 SMALL = 500  # clients up to which lists of pairs save nothing
 SPARSE = 0.4  # share of the pairs above which they save nothing
-DENSE = 0.6  # share of the pairs from which on groups can be told apart without a hint
-STRIDE = 256  # rounds between two keys of the chain that are remembered
-SLACK = 1e-6  # a graph that a person gives may be as far below 0, see `check_mixing_matrix`
+DENSE = 0.6  # share of the pairs from which on groups can be told apart without a warm start
+STRIDE = 256  # rounds between two keys of the chain that are cached
+SLACK = 1e-6  # weights may be this far below 0, as in `check_mixing_matrix`
 
 
 class HasGraph(Protocol):
@@ -89,14 +89,14 @@ class GraphPrior(Generic[S]):
         return None
 
     def describe(self, state: S) -> Info:
-        """What a person may want to see of the graph besides w, e.g. the blocks."""
+        """What to show of the graph besides w, e.g. the blocks."""
         return {}
 
 
 @lru_cache(maxsize=1024)
 def sweep_key(seed: int, purpose: str, round: int) -> int:
     """The key of the random numbers of an E-step. Each round's is derived from that of the round
-    before; whoever missed rounds finds the same one."""
+    before; a process that missed rounds finds the same one."""
     if round == 0:
         return derive(seed, purpose)
     last = (round - 1) // STRIDE * STRIDE
@@ -110,7 +110,7 @@ def check_prior(prior: Any) -> None:
     """Refuse what is not a prior.
 
     Raises:
-        ConfigError: it cannot infer a graph, or says nothing known about self-loops.
+        ConfigError: it cannot infer a graph, or its self_mode is unknown.
     """
     is_prior = hasattr(prior, "e_step") and not isinstance(prior, type)
     require(is_prior, "prior", prior, "give a prior, e.g. scool.SBM()")
@@ -122,7 +122,7 @@ def check_prior(prior: Any) -> None:
 
 def check_posterior(prior: Any, graph: Any, evidence: Evidence) -> None:
     """Refuse a posterior that is not a (K, K) matrix of finite weights of 0 or more: rows of NaN
-    would leave their clients alone, and nobody would know.
+    would silently leave their clients alone.
 
     Raises:
         ConfigError: names the prior and what is wrong.
@@ -233,9 +233,38 @@ def check_null(null: Null) -> None:
     )
 
 
+def bernoulli_entropy(w: Tensor) -> Tensor:
+    """h(w) = -w log w - (1 - w) log(1 - w), with 0 log 0 = 0.
+
+    >>> bernoulli_entropy(torch.tensor([0.0, 1.0])).tolist()
+    [-0.0, -0.0]
+    """
+    return -torch.xlogy(w, w) - torch.xlogy(1 - w, 1 - w)
+
+
+def pair_terms(own: Tensor, ratio: Tensor, w: Tensor, temperature: float) -> Tensor:
+    """The likelihood and T times the entropy of q(Y); w and the ratio are 0 for other pairs."""
+    return own + (w * ratio).sum() + temperature * bernoulli_entropy(w).sum()
+
+
+def categorical_entropy(q: Tensor) -> Tensor:
+    """-sum_g q_g log q_g over the last axis."""
+    return -torch.xlogy(q, q).sum(-1)
+
+
+def masked_log_softmax(x: Tensor, mask: Tensor) -> Tensor:
+    """Log softmax of each row over the columns in `mask`, -inf elsewhere; an empty row is all -inf.
+
+    >>> masked_log_softmax(torch.zeros(1, 3), torch.tensor([[True, True, False]])).exp().tolist()
+    [[0.5, 0.5, 0.0]]
+    """
+    # the second filling turns the NaN of an empty row into -inf
+    return x.masked_fill(~mask, -torch.inf).log_softmax(-1).masked_fill(~mask, -torch.inf)
+
+
 @final
 class Difference(Mapping[str, Tensor]):
-    """theta_i - theta^0, a tensor at a time when it is asked for: most priors never ask."""
+    """theta_i - theta^0, computed for one tensor when it is read: most priors never do."""
 
     def __init__(self, theta: Tree, theta0: Params) -> None:
         self.theta, self.theta0 = theta, theta0

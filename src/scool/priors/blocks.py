@@ -1,5 +1,6 @@
-"""What the block models share: their options, and first memberships, since symmetry between blocks
-must be broken before the first sweep."""
+"""What the block models share: their options; logarithms of B that stay finite; the terms and the
+update around pi_i ~ Dirichlet(alpha); and first memberships, since symmetry between blocks must be
+broken before the first sweep."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -21,9 +22,12 @@ from scool.priors.base import (
 )
 
 SHARPNESS = 10.0  # similarities lie in [0, 1]; ten nats separate a seed's peers from strangers
-PEERS = 5  # that a client listens to; in a sparse round few of its own group are known
-STEPS = 4  # from peer to peer, to see how far a seed is known
+PEERS = 5  # whose memberships a client averages; in a sparse round few of its own group are known
+STEPS = 4  # from peer to peer, when the distance to a seed is estimated
 PASSES = 15  # of the memberships from peer to peer
+NEWTON_STEPS = 20
+ALPHA_RANGE = (1e-4, 1e4)  # one draw per client says little about alpha: EM may drift without end
+SMALLEST = 1e-6  # B lives in [1e-6, 1 - 1e-6]; at 0 or 1 the bound would be infinite
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class BlockOptions(GraphPrior[S]):
     tolerance: float = 1e-6
     """Sweeps end when no w changes by more."""
     warm_start: bool = True
-    """Go on from the memberships of the round before."""
+    """Start from the memberships of the round before."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -85,14 +89,98 @@ class BlockOptions(GraphPrior[S]):
         return self.temperature if self.temperature_mode == "entropy" else 1.0
 
 
+# ---------------------------------------------------------------------- B, and pi_i ~ Dir(alpha)
+
+
+class LogB(NamedTuple):
+    """The two tables of the block term."""
+
+    on: Tensor  # (M, M) log B
+    off: Tensor  # (M, M) log(1 - B)
+
+    @property
+    def logit(self) -> Tensor:
+        """(M, M) log B - log(1 - B)."""
+        return self.on - self.off
+
+
+def clip_probability(B: Tensor) -> Tensor:
+    """Keep probabilities away from 0 and 1."""
+    return B.clamp(SMALLEST, 1 - SMALLEST)
+
+
+def log_B(B: Tensor) -> LogB:
+    """log B and log(1 - B) of clipped probabilities.
+
+    >>> bool(torch.isfinite(log_B(torch.tensor([[0.0, 1.0]])).logit).all())
+    True
+    """
+    clipped = clip_probability(B)
+    return LogB(clipped.log(), torch.log1p(-clipped))
+
+
+def expected_log_pi(gamma: Tensor) -> Tensor:
+    r"""$e_{ig} = \psi(\gamma_{ig}) - \psi(\sum_k \gamma_{ik})$, (K, M)."""
+    return torch.digamma(gamma) - torch.digamma(gamma.sum(-1, keepdim=True))
+
+
+def _log_normaliser(gamma: Tensor) -> Tensor:
+    """lnGamma(sum_g gamma_g) - sum_g lnGamma(gamma_g)."""
+    return torch.lgamma(gamma.sum(-1)) - torch.lgamma(gamma).sum(-1)
+
+
+def alpha_terms(alpha: Tensor, e: Tensor) -> Tensor:
+    r"""$\sum_{ig} (\alpha_g-1) e_{ig} + K \ln\Gamma(\sum\alpha) - K \sum_g \ln\Gamma(\alpha_g)$."""
+    return ((alpha - 1) * e).sum() + len(e) * _log_normaliser(alpha)
+
+
+def dirichlet_terms(alpha: Tensor, gamma: Tensor) -> Tensor:
+    """E_q[log P(pi | alpha)] plus the entropy of q(pi)."""
+    e = expected_log_pi(gamma)
+    return alpha_terms(alpha, e) - ((gamma - 1) * e).sum() - _log_normaliser(gamma).sum()
+
+
+def alpha_gradient(alpha: Tensor, e: Tensor) -> Tensor:
+    r"""[SBM-alpha] $\partial F/\partial\alpha_g = \sum_i e_{ig} - K\psi(\alpha_g)
+    + K\psi(\sum_k\alpha_k)$; the paper's extra sum over g is an error."""
+    return e.sum(0) + len(e) * (torch.digamma(alpha.sum()) - torch.digamma(alpha))
+
+
+def update_alpha(alpha: Tensor, e: Tensor) -> Tensor:
+    """[SBM-alpha] Newton steps (Minka's O(M) form), halved until the bound does not fall."""
+    for _ in range(NEWTON_STEPS):
+        step = _newton_direction(alpha, e)
+        new = _line_search(alpha, step, e)
+        if torch.equal(new, alpha):
+            break
+        alpha = new
+    return alpha
+
+
+def _newton_direction(alpha: Tensor, e: Tensor) -> Tensor:
+    r = alpha_gradient(alpha, e)
+    q = -len(e) * torch.polygamma(1, alpha)
+    c = len(e) * torch.polygamma(1, alpha.sum())
+    if len(alpha) == 1:
+        return torch.zeros_like(alpha)  # M = 1: pi = 1 whatever alpha is
+    b = (r / q).sum() / (1 / c + (1 / q).sum())
+    return -(r - b) / q
+
+
+def _line_search(alpha: Tensor, step: Tensor, e: Tensor) -> Tensor:
+    now = alpha_terms(alpha, e)
+    size = 1.0
+    while size > 1e-6:
+        new = alpha + size * step
+        if bool((new > 0).all()):
+            new = new.clamp(*ALPHA_RANGE)
+            if alpha_terms(new, e) >= now:
+                return new
+        size /= 2
+    return alpha
+
+
 # ---------------------------------------------------------------------- first memberships
-
-
-def random_omega(num_clients: int, num_blocks: int, rng: torch.Generator) -> Tensor:
-    """(K, M) rows drawn from the flat Dirichlet distribution."""
-    draws = torch.empty(num_clients, num_blocks, dtype=torch.float64)
-    draws = draws.exponential_(generator=rng)
-    return draws / draws.sum(1, keepdim=True)
 
 
 def similarity(log_lik: Tensor, seen: Tensor) -> Tensor:
@@ -152,8 +240,8 @@ def nearest_peers(pairs: Edges, count: int = PEERS) -> Peers:
 
 
 def scattered_seeds(peers: Peers, count: int, first: int | None = None) -> list[int]:
-    """Clients picked one after another, each the least known to those already picked; of equals
-    the one that most others resemble. A client without peers is none of them."""
+    """Clients picked one after another, each the hardest to reach from those already picked; of
+    equals the one that most others resemble. A client without peers is never picked."""
     liked = torch.ones(len(peers.ids), dtype=torch.float64)
     liked.scatter_add_(0, peers.ids.flatten(), peers.valid.double().flatten())
     reached = torch.where(peers.valid.any(1), 0.0, torch.inf).double()
@@ -169,7 +257,7 @@ def scattered_seeds(peers: Peers, count: int, first: int | None = None) -> list[
 
 
 def _walk(peers: Peers, seed: int) -> Tensor:
-    """(K,) how easily the seed is found by asking peers for their peers; 1 at most."""
+    """(K,) how easily the seed is reached from peer to peer; 1 at most."""
     found = torch.zeros(len(peers.ids), 1, dtype=torch.float64)
     found[seed] = 1.0
     for _ in range(STEPS):
@@ -179,7 +267,8 @@ def _walk(peers: Peers, seed: int) -> Tensor:
 
 def spread_omega(peers: Peers, num_blocks: int, first: int | None = None) -> Tensor:
     """(K, M) where few pairs are measured: a client may never have met a seed, but its peers, or
-    theirs, have. Memberships go out from M seeds along the peers, the larger share gaining."""
+    theirs, have. Memberships spread from M seeds from peer to peer; in each pass the larger shares
+    gain."""
     num_clients = len(peers.ids)
     seeds = scattered_seeds(peers, num_blocks, first)
     own = torch.zeros(num_clients, num_blocks, dtype=torch.float64)
@@ -199,8 +288,10 @@ def first_omega(
     """Memberships for one start, from the log-likelihoods of the measured pairs; later attempts
     begin their seeding at a random client."""
     num_clients = len(pairs)
-    if not seeded:
-        return random_omega(num_clients, num_blocks, rng)
+    if not seeded:  # rows from the flat Dirichlet distribution
+        draws = torch.empty(num_clients, num_blocks, dtype=torch.float64)
+        draws = draws.exponential_(generator=rng)
+        return draws / draws.sum(1, keepdim=True)
     first = int(torch.randint(num_clients, (), generator=rng)) if attempt > 0 else None
     if 2 * pairs.count < num_clients**2:
         return spread_omega(nearest_peers(pairs), num_blocks, first)

@@ -13,7 +13,7 @@ from scool.priors.base import (
     Measured,
     sweep_key,
 )
-from scool.priors.blocks import BlockOptions, first_omega
+from scool.priors.blocks import BlockOptions, expected_log_pi, first_omega, update_alpha
 from scool.priors.mmsbm_updates import (
     mmsbm_bound,
     update_B,
@@ -22,8 +22,7 @@ from scool.priors.mmsbm_updates import (
     update_phi_send,
     update_w,
 )
-from scool.priors.safe_math import expected_log_pi, update_alpha
-from scool.priors.sbm_updates import beta_terms
+from scool.priors.sbm import beta_terms
 from scool.randomness import generator
 from scool.types import Info, Params
 

@@ -8,15 +8,8 @@ import torch
 from torch import Tensor
 
 from scool.graph.edges import Edges
-from scool.priors.base import Measured
-from scool.priors.safe_math import (
-    categorical_entropy,
-    clip_probability,
-    dirichlet_terms,
-    expected_log_pi,
-    log_B,
-)
-from scool.priors.sbm_updates import pair_terms
+from scool.priors.base import Measured, categorical_entropy, pair_terms
+from scool.priors.blocks import clip_probability, dirichlet_terms, expected_log_pi, log_B
 
 
 def pair_form(phi_send: Tensor, phi_recv: Tensor, table: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from scool.contracts import Evidence
-from scool.priors.safe_math import expected_log_pi
+from scool.priors.blocks import expected_log_pi
 
 if TYPE_CHECKING:
     from scool.priors.sbm import SBMState

@@ -45,18 +45,31 @@ def population_weights(log_lik: Tensor) -> Tensor:
     return pi
 
 
-def owner_weights(log_lik: Tensor, pi: Tensor, pooling: float) -> Tensor:
+def mean_responsibilities(log_lik: Tensor, pi: Tensor) -> Tensor:
+    r"""(K, A) $\frac{1}{n_i} \sum_s r_{isa}$ under common weights, whose mean over owners is one
+    step of EM for [TRACK-pi]; NaN without samples."""
+    r = responsibilities(log_lik, pi.expand(len(log_lik), -1)).sum(dim=1)
+    return r / _counts(log_lik)[:, None]
+
+
+def owner_weights(log_lik: Tensor, pi: Tensor, pooling: float, apart: bool = False) -> Tensor:
     r"""[TRACK-w] (K, A) the maximiser $\omega_i$ of [TRACK-bound] by EM from $\pi$:
-    $\omega_{ia} = (\sum_s r_{isa} + \kappa \pi_a) / (n_i + \kappa)$."""
+    $\omega_{ia} = (\sum_s r_{isa} + \kappa \pi_a) / (n_i + \kappa)$. `apart`: the steps of an owner
+    end when its own weights are still, not those of all."""
     counts = _counts(log_lik)[:, None]
     weights = pi.expand(len(log_lik), -1)
+    moves = torch.ones_like(counts, dtype=torch.bool)
     for _ in range(STEPS):
         r = responsibilities(log_lik, weights).sum(dim=1)
         new = (r + pooling * pi) / (counts + pooling)
         new = torch.where(counts + pooling > 0, new, pi)
-        weights, moved = new, float((new - weights).abs().max())
-        if moved < TOLERANCE:
+        new = torch.where(moves, new, weights)
+        change = (new - weights).abs()
+        weights = new
+        if float(change.max()) < TOLERANCE:
             break
+        if apart:
+            moves = moves & (change.amax(dim=1, keepdim=True) >= TOLERANCE)
     return weights
 
 
@@ -77,10 +90,12 @@ def track_bound(log_lik: Tensor, weights: Tensor, pi: Tensor, pooling: float) ->
     return samples.sum(dim=1) + pooling * (pi * log_w).sum(dim=-1)
 
 
-def gaussian_log_lik(squared_error: Tensor, outputs: int) -> Tensor:
+def gaussian_log_lik(squared_error: Tensor, outputs: int, least: Tensor | None = None) -> Tensor:
     r"""$\ell_{isa} = -\frac{e_{isa}}{2\sigma^2} - \frac d2 \log(2\pi\sigma^2)$ of squared errors
-    $e$ (K, S, A) in d outputs; $\sigma^2$ is the mean error per output of the best kind."""
-    variance = squared_error.nanmean(dim=(0, 1)).min().clamp_min(1e-12) / outputs
+    $e$ (K, S, A) in d outputs; $\sigma^2$ is the mean error per output of the best kind, `least`
+    that of all its outputs where it is known."""
+    least = squared_error.nanmean(dim=(0, 1)).min() if least is None else least
+    variance = least.clamp_min(1e-12) / outputs
     return -squared_error / (2 * variance) - 0.5 * outputs * torch.log(2 * math.pi * variance)
 
 

@@ -25,11 +25,11 @@ S = TypeVar("S")
 T = TypeVar("T")
 HOLDER = "shards/holder"  # in the common file: (K,) the rank of each client
 CLIENTS = "shards/clients"  # in a part: (n,) the clients whose rows it holds
-IN_FLIGHT = 2  # copies of the state that wait for the disk; a third waits for the first
+IN_FLIGHT = 2  # copies of the state that may wait for the disk at a time
 
 
 class Checkpoint(NamedTuple):
-    """What a run needs to go on."""
+    """What a run needs to continue."""
 
     rounds: int  # rounds completed
     tensors: dict[str, Tensor]
@@ -98,7 +98,7 @@ def save_checkpoint(
 
 
 def as_checkpoint(found: TensorFile, rounds: int) -> Checkpoint:
-    """What a file holds, as the state after so many rounds.
+    """The content of a file, as the state after this many rounds.
 
     Raises:
         ValueError: it is the state after other rounds, or damaged.
@@ -130,7 +130,7 @@ def part_name(rounds: int, rank: int, ranks: int) -> str:
 
 
 def part_names(folder: Path, rounds: int) -> list[str]:
-    """The parts of a checkpoint that are there."""
+    """The parts of a checkpoint that exist."""
     return sorted(file.name for file in folder.glob(f"shard-{rounds:06d}-*.safetensors"))
 
 
@@ -155,7 +155,7 @@ def take_rows(
 
     Args:
         checkpoint: a whole one, or the common file of one in parts.
-        load_part: gives the part of a rank, of so many ranks.
+        load_part: loads the part of a rank, given the number of ranks.
         clients: whose rows; None: all, in order.
         stacked: the names of the tensors with a row per client; needed for a whole checkpoint, a
             part knows them.
@@ -204,15 +204,15 @@ def _checked(holder: Tensor, rounds: int) -> Tensor:
 
 @final
 class Background:
-    """One thread that works through jobs in order, for the disk, while the training goes on. What
-    fails there is raised with the next job, or when all must be done."""
+    """One thread that writes to the disk, job after job, while training continues. What fails there
+    is raised with the next job, or by `flush`."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="scool-disk")
         self._jobs: deque[Future[object]] = deque()
 
     def submit(self, job: Callable[[], T]) -> "Future[T]":
-        """Take a job; waits while two are under way."""
+        """Add a job; waits while two are under way."""
         while self._jobs and (len(self._jobs) >= IN_FLIGHT or self._jobs[0].done()):
             self._jobs.popleft().result()
         future = self._pool.submit(job)
@@ -225,15 +225,15 @@ class Background:
             self._jobs.popleft().result()
 
     def close(self) -> None:
-        """Wait, and end the thread. What failed was raised before, or does not matter any more."""
+        """Wait, and end the thread. Failures were raised before, or no longer matter."""
         self._jobs.clear()
         self._pool.shutdown(wait=True)
 
 
 @final
 class HostCopies:
-    """Copies of the state in host memory, for a thread that writes them. The memory is used again,
-    as fresh memory costs thirty times the copy itself: the system hands it out page by page."""
+    """Copies of the state in host memory, for a thread that writes them. The memory is reused:
+    fresh memory costs thirty times the copy itself, as the system provides it page by page."""
 
     def __init__(self) -> None:
         self._free: list[dict[str, Tensor]] = []
@@ -258,7 +258,7 @@ class HostCopies:
 
 
 def _room_for(t: Tensor) -> Tensor:
-    """Memory for a tensor, page-locked where it comes from a GPU and the system allows it."""
+    """Memory for a tensor, page-locked if the tensor is on a GPU and the system allows it."""
     if t.is_cuda:
         try:
             return torch.empty(t.shape, dtype=t.dtype, pin_memory=True)

@@ -25,7 +25,7 @@ PARTS = ("train", "val", "test")
 
 
 class Clients(NamedTuple):
-    """What a run folder says about its clients."""
+    """What a run folder records about its clients."""
 
     name: str  # of the federation
     task: str
@@ -98,7 +98,7 @@ _KINDS: dict[str, Kind] = {
 
 
 def read_clients(folder: RunFolder) -> Clients | None:
-    """The record of a run folder; None where an older version wrote none.
+    """The record of a run folder; None if an older version wrote none.
 
     Raises:
         RunError: there is one, but it cannot be read, or there must be one.
@@ -139,7 +139,7 @@ _REMEDY = (
 
 
 def _check_shapes(clients: Clients) -> None:
-    """Look whether all parts speak of the same number of clients and classes.
+    """Check that all parts have the same number of clients and classes.
 
     Raises:
         ValueError: says which do not.

@@ -1,10 +1,10 @@
-"""Files that are whole after a crash, readers that no strange file can hang, and locks.
+"""Files that are whole after a crash, readers that no odd file can block, and locks.
 
 Written: beside the target, flushed to the disk, renamed over it, and the folder flushed, so that
-after a power cut a file is the old one or the new one. Read: plain files only; a pipe, a device or
-a link in the place of a record is refused before it is opened for good. Locked: one process writes
-to a run folder at a time; the system takes the lock away from a process that has died, however it
-died, so that a killed run can be told from one that goes on.
+    after a power cut a file is the old one or the new one. Read: plain files only; a pipe, a device
+    or a link in the place of a record is refused before anything is read. Locked: one process
+    writes to a run folder at a time; the system releases the lock of a process that has died,
+    however it died, so that a killed run can be told from a running one.
 """
 
 import errno
@@ -25,7 +25,7 @@ MIB = 2**20
 LARGEST_TEXT = 64 * MIB  # of a JSON file or of one line
 TEMPORARY = ".*.tmp"  # what a kill leaves of a file that was being written
 LOCK = "run.lock"
-PATIENCE = 1.0  # seconds, with those who only ask
+PATIENCE = 1.0  # seconds to wait for processes that only ask
 
 Bytes = bytes | memoryview
 
@@ -117,7 +117,7 @@ def delete(path: Path) -> None:
 
 
 def clean(*folders: Path) -> None:
-    """Delete what killed writers left. Only the holder of a folder's lock may do so."""
+    """Delete what killed writers left. Only for the holder of the folder's lock."""
     for folder in folders:
         for file in folder.glob(TEMPORARY):
             delete(file)
@@ -165,7 +165,7 @@ def read_text(path: Path) -> str:
 
 @contextmanager
 def holding(file: Path, patience: float = 0.0) -> Iterator[bool]:
-    """Hold a lock; gives whether it is ours, or another process has it.
+    """Hold a lock; yields True if it is ours, False if another process has it.
 
     Raises:
         RunError: the disk refuses.
@@ -209,7 +209,7 @@ def is_written(folder: Path) -> bool:
     lock = FileLock(folder / LOCK)
     try:
         lock.acquire(timeout=0)
-    except (Timeout, PermissionError):  # somebody's; where it is not ours to ask, most likely
+    except (Timeout, PermissionError):  # held, most likely also if we may not ask
         return True
     except OSError:
         return False

@@ -3,7 +3,7 @@ them all, `manifest.json`.
 
 `metrics.jsonl` holds nothing that depends on the clock, so two runs of one configuration have the
 same file to the byte; times are kept apart in `timing.jsonl`. Every file carries the identity of
-the run and a checksum (see `seals`), and whoever reads it looks at both.
+the run and a checksum (see `seals`), and readers check both.
 """
 
 import errno
@@ -53,19 +53,20 @@ def checkpoint_name(rounds: int) -> str:
 
 
 def state_round(name: str) -> int | None:
-    """After how many rounds a checkpoint, or a part of one, was written, by its name."""
+    """The rounds done when a checkpoint, or a part of one, was written, by its name."""
     match = _STATE.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def is_run(path: Path) -> bool:
-    """Whether a folder holds records of a run, be they damaged or links."""
+    """Whether a folder holds records of a run, even damaged ones or links."""
     names = ("run.json", METRICS, "graphs")
     return any(os.path.lexists(path / name) for name in names) or any(path.glob("checkpoint-*"))
 
 
 def is_taken(path: Path) -> bool:
-    """Whether something is there; an empty folder, or what a kill left of a start, is not."""
+    """Whether something is there; an empty folder, or the remains of a killed start, does not
+    count."""
     return path.exists() and (
         not path.is_dir()
         or any(file.name != LOCK and not file.name.endswith(".tmp") for file in path.iterdir())
@@ -73,7 +74,7 @@ def is_taken(path: Path) -> bool:
 
 
 def check_free(path: Path) -> None:
-    """Nothing is ever overwritten.
+    """Refuse to overwrite anything.
 
     Raises:
         RunError: something is there.
@@ -85,7 +86,7 @@ def check_free(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those above it, that survive a power cut."""
+    """Make a folder and those above it, durable against a power cut."""
     try:
         new = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
@@ -97,7 +98,7 @@ def make_folder(path: Path) -> None:
 
 @final
 class RunFolder:
-    """Reads one run folder as it is now, and believes nothing that it cannot verify. `RunWriter`
+    """Reads one run folder as it is now, and trusts nothing that it cannot verify. `RunWriter`
     writes it."""
 
     def __init__(self, path: Path) -> None:
@@ -138,15 +139,15 @@ class RunFolder:
             raise damaged(path, error, remedy) from error
 
     def _manifest(self) -> Manifest | None:
-        """The list of the folder, whosever it is; None where there is none that can be read:
-        `scool verify` says so, and the files have seals of their own."""
+        """The manifest of the folder, of this run or another; None if there is none that can be
+        read: `scool verify` reports it, and the files have seals of their own."""
         try:
             return read_manifest(self.path)
         except (OSError, ValueError):
             return None
 
     def _log_is_of(self, run: str) -> bool:
-        """Whether `metrics.jsonl` is of a run: who decides where `run.json` and `manifest.json`
+        """Whether `metrics.jsonl` belongs to a run: it decides if `run.json` and `manifest.json`
         differ."""
         try:
             with open_plain(self.path / METRICS) as file:
@@ -156,7 +157,8 @@ class RunFolder:
         return True
 
     def _identity(self) -> tuple[str | None, Manifest | None]:
-        """Whose folder this is, and what it must hold; None where nobody can tell. Read once."""
+        """The run that this folder belongs to, and what it must hold; None if unknown. Read
+        once."""
         if self._seen is None:
             manifest = self._manifest()
             try:
@@ -174,7 +176,7 @@ class RunFolder:
 
     @property
     def listed(self) -> Manifest:
-        """What the folder must hold; empty where no manifest says."""
+        """What the folder must hold; empty without a manifest."""
         run, manifest = self._identity()
         return manifest or Manifest(run or "")
 
@@ -227,11 +229,11 @@ class RunFolder:
         return found
 
     def _may_own(self, run: str | None) -> bool:
-        """Whether a sealed file can be of this folder of the first version: one that was going on
-        under this version and was killed."""
+        """Whether a sealed file can belong to this folder of the first format: one that this
+        version continued until it was killed."""
         try:
             return run == identity_seal(self.header.get("identity") or {})
-        except RunError:  # no header: nobody can tell
+        except RunError:  # no header: unknown
             return True
 
     def _check_graphs(self) -> None:
@@ -243,7 +245,7 @@ class RunFolder:
             raise NotPlainError(errno.ELOOP, "graphs is a link, and records are never behind one")
 
     def graph_files(self) -> dict[int, Path]:
-        """The recorded graphs by round: those that are there, and those that must be.
+        """The recorded graphs by round: those that exist, and those that the manifest lists.
 
         Raises:
             RunError: their folder is a link.
@@ -278,20 +280,20 @@ class RunFolder:
             return w
         except (OSError, ValueError) as error:
             remedy = (
-                "Bring back a whole copy; without the file, `scool resume` goes on and leaves that "
-                "round out, `scool rerun` repeats all"
+                "Bring back a whole copy; without the file, `scool resume` continues and leaves "
+                "that round out, `scool rerun` repeats all"
             )
             raise damaged(self.path / name, error, remedy) from error
 
     def graphs(self) -> dict[int, Matrix]:
-        """The mixing weights of every round whose file is there."""
+        """The mixing weights of every round whose file exists."""
         files = self.graph_files().items()
         return {t: self.read_graph(t) for t, file in files if file.exists() or file.is_symlink()}
 
     # ------------------------------------------------------------------ checkpoints
 
     def checkpoints(self) -> list[int]:
-        """After how many rounds there are checkpoints, or must be; the newest first."""
+        """The rounds of all checkpoints that exist or must exist; the newest first."""
         names = {file.name for file in self.path.glob("checkpoint-*")} | set(self.listed.files)
         found = (_CHECKPOINT.fullmatch(name) for name in names)
         return sorted((int(match[1]) for match in found if match), reverse=True)

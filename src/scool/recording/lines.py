@@ -1,5 +1,5 @@
-"""Logs of JSON lines, each line sealed upon the one before; the first builds on the identity of the
-run and the name of the log. So a lost line is noticed, and one that is not what was written."""
+"""Logs of JSON lines, each line sealed together with the one before; the first builds on the
+identity of the run and the name of the log. So a lost or changed line is noticed."""
 
 import json
 import os
@@ -28,7 +28,7 @@ _SEALED = re.compile(rb', "seal": "([0-9a-f]{16})"}\Z')
 
 
 def first_link(run: str, name: str) -> str:
-    """What the seal of the first line of a log builds on."""
+    """The value that the seal of the first line of a log builds on."""
     return sha256(f"{run}/{name}".encode())[:16]
 
 

@@ -46,7 +46,7 @@ def exported_models(path: Path) -> dict[int, Path]:
 
 
 def read_fixed(folder: RunFolder) -> Params:
-    """What all models of a run share; nothing where they share nothing.
+    """The tensors that all models of a run share, if any.
 
     Raises:
         RunError: it cannot be read, or it must be there and is not.
@@ -94,7 +94,7 @@ def read_exported(folder: Path, client: int) -> tuple[Params, dict[str, Any]]:
     """The model of a client in a folder that `scool export` wrote.
 
     Raises:
-        RunError: it is missing or damaged, or that of somebody else.
+        RunError: it is missing, damaged, or that of another client.
     """
     path = folder / model_name(client)
     params, about = read_model(path, exported_seals(folder).get(path.name))
@@ -105,7 +105,7 @@ def read_exported(folder: Path, client: int) -> tuple[Params, dict[str, Any]]:
 
 
 def read_model(path: Path, seal: str | None = None) -> tuple[Params, dict[str, Any]]:
-    """What `write_model` wrote, with this seal where it is known.
+    """Read what `write_model` wrote, with this seal if it is known.
 
     Raises:
         RunError: there is no such file, or it is another.

@@ -1,10 +1,9 @@
 """Sealed JSON: which fields a record must have, its checksum, and the run it belongs to.
 
 Every file of a run carries the run's identity and a *seal*, a SHA-256 over all that it says. JSON
-files have a field `seal`; the lines of a log are sealed one upon the other (see `lines`). So a
-flipped bit and a file of another run are noticed wherever a record is read. A seal tells damage and
-confusion from what was written; it is not a signature, and whoever means to deceive can make a new
-one.
+files have a field `seal`; the lines of a log are sealed in a chain (see `lines`). So a
+flipped bit and a file of another run are noticed wherever a record is read. A seal reveals damage
+and mix-ups; it is not a signature, and anyone who means to deceive can make a new one.
 """
 
 import hashlib
@@ -33,8 +32,8 @@ MANIFEST_FORMAT = "scool-manifest-1"
 
 
 class DamageWarning(UserWarning):
-    """A record is damaged, missing or of another run. What is shown is what is left; the command
-    line ends with exit code 2."""
+    """A record is damaged, missing or of another run. Only what is left is shown; the command line
+    ends with exit code 2."""
 
 
 class OtherVersion(ValueError):
@@ -42,12 +41,12 @@ class OtherVersion(ValueError):
 
 
 def warn_damage(words: str) -> None:
-    """Say what is damaged, and what is used instead."""
+    """Warn about what is damaged, and what is used instead."""
     warnings.warn(words, DamageWarning, stacklevel=3)
 
 
 def damaged(path: Path, error: Exception, remedy: str = "") -> RunError:
-    """One sentence about a file that cannot be used, and perhaps one about what to do."""
+    """One sentence about a file that cannot be used, and another about what to do, if given."""
     more = f". {remedy}" if remedy else ""
     if isinstance(error, FileNotFoundError):
         return RunError(f"{path} is missing{more}")
@@ -238,9 +237,9 @@ def parse_header(text: str) -> dict[str, Any]:
 class Manifest:
     """What a folder must hold, as seals by name. Written after the files that it names.
 
-    A name in it stands for a file that is on the disk for good; what is newer than the manifest is
-    verified by its own seal. A file is taken off the list before it is deleted or replaced, so a
-    crash at any moment leaves a list that is true.
+    Every file that it names is durably on the disk; what is newer than the manifest is verified by
+    its own seal. A file is taken off the list before it is deleted or replaced, so a crash at any
+    moment leaves a list that is true.
     """
 
     run: str

@@ -1,4 +1,4 @@
-"""Sealed files of tensors: safetensors that say what they are, whose they are, and their checksums.
+"""Sealed files of tensors: safetensors with their kind, the run they belong to, and checksums.
 
 Their metadata has one entry, `scool`, a JSON object: the format, the run, whatever the kind of file
 needs, the SHA-256 of every tensor (type, shape and bytes), and a seal over all of these. So single
@@ -33,10 +33,10 @@ from scool.recording.seals import (
 
 VERSION = 2
 LARGEST_HEADER = 64 * MIB
-THREADS = 4  # that take checksums of a large tensor
-PIECE = 16 * MIB  # of a tensor, for one of them
+THREADS = 4  # threads that compute checksums of a large tensor
+PIECE = 16 * MIB  # bytes of a tensor for one thread
 LISTS = ("/i", "/j", "/values", "/fill")
-PARTS = ("", *LISTS)  # what may follow the name of a graph
+PARTS = ("", *LISTS)  # suffixes of the name of a graph
 _TYPES = {
     torch.float64: "F64",
     torch.int64: "I64",
@@ -151,8 +151,8 @@ def _check_header(start: bytes, size: int) -> None:
 
 
 def _sum_of(t: Tensor) -> str:
-    """SHA-256 over type, shape and the digests of all pieces, which several threads take: one alone
-    is slower than a disk."""
+    """SHA-256 over type, shape and the digests of all pieces, computed by several threads: one is
+    slower than a disk."""
     content = _bytes_of(t)
     pieces = [content[start : start + PIECE] for start in range(0, len(content), PIECE)]
     with ThreadPoolExecutor(min(THREADS, len(pieces) or 1)) as pool:

@@ -1,7 +1,7 @@
-"""Recorders for the trackers people already use: TensorBoard, Weights & Biases, MLflow.
+"""Recorders for common trackers: TensorBoard, Weights & Biases, MLflow.
 
-Each is a package of its own that has to be installed. Numbers of every round, the graph as an image
-in evaluated rounds, and the graph and models of the end as files.
+Each needs its own package. They get the numbers of every round, the graph as an image in evaluated
+rounds, and the final graph and models as files.
 """
 
 import shutil
@@ -33,7 +33,8 @@ def numbers(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, flo
 
 
 class Tracker(ABC):
-    """A recorder that hands a run on to a tracker. A subclass says how that one does it."""
+    """A recorder that passes a run on to a tracker. Subclasses implement the calls of one
+    tracker."""
 
     @abstractmethod
     def open(self, header: Mapping[str, Any]) -> None:
@@ -58,7 +59,7 @@ class Tracker(ABC):
             self.open(header)
         except ScoolError:
             raise
-        except Exception as error:  # of a package that is not ours: a server away, a bad key
+        except Exception as error:  # from foreign code: no server, a bad key
             raise ScoolError(
                 f"{type(self).__name__} could not be started: {error}. Fix that, or leave its "
                 "flag out"

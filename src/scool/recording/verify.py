@@ -29,12 +29,12 @@ class Finding(NamedTuple):
 
 @dataclass
 class Verdict:
-    """What there is in a folder."""
+    """The findings in a folder."""
 
     path: Path
     findings: list[Finding] = field(default_factory=list)
     recover: list[str] = field(default_factory=list)
-    """What can be done with what is whole."""
+    """What can be recovered from what is whole."""
 
     @property
     def is_whole(self) -> bool:
@@ -143,13 +143,13 @@ def _add_log(folder: RunFolder, name: str, is_finished: bool, verdict: Verdict) 
         if count or is_finished:
             verdict.add(name, FileNotFoundError(), True)
         return
-    is_harmless = found.is_cut and not is_finished  # the run goes on, or was killed in that line
+    is_harmless = found.is_cut and not is_finished  # the run is writing, or was killed in that line
     flaw = None if is_harmless or not found.flaw else ValueError(found.flaw)
     verdict.add(name, flaw, folder.run is not None)
 
 
 def _tensor_files(folder: RunFolder) -> Iterator[tuple[str, Exception | None]]:
-    """Every file of tensors that is there or must be, and what is wrong with it."""
+    """Every file of tensors that exists or must exist, and what is wrong with it."""
     listed = folder.listed.files
     for name, read in ((CLIENTS, read_clients), (FIXED, read_fixed)):
         if (folder.path / name).exists() or name in listed:
@@ -196,7 +196,7 @@ def _recoverable(folder: RunFolder, verdict: Verdict) -> list[str]:
         words.append(f"`scool export {path}` gives the models of round {whole[0]}")
     usable = [n for n in whole if n <= recorded]
     if usable:
-        words.append(f"`scool resume {path}` goes on from round {usable[0]}")
+        words.append(f"`scool resume {path}` continues from round {usable[0]}")
     else:
         words.append(f"`scool rerun {path}` repeats the run in a new folder")
     return words

@@ -1,10 +1,10 @@
-"""Writes a run folder, in an order that no kill and no power cut can make untrue.
+"""Writes a run folder, in an order that keeps it consistent through kills and power cuts.
 
     each round       graph, timing.jsonl, metrics.jsonl        in the system's memory
     each checkpoint  all of these flushed to the disk, then the checkpoint, then manifest.json
 
-Whatever is newer than the last checkpoint may be lost or half there; `take_up` forgets it, and the
-run makes it again. Files are named in the manifest after they are on the disk, and taken off it
+What is newer than the last checkpoint may be lost or incomplete; `take_up` deletes it, and the run
+makes it again. Files are named in the manifest after they are on the disk, and removed from it
 before they are replaced or deleted.
 """
 
@@ -44,7 +44,7 @@ from scool.recording.lines import Log
 from scool.recording.seals import FORMAT, Manifest, damaged, identity_seal, with_seal
 from scool.recording.tensors import to_tensors, write_tensors
 
-KEPT = 2  # checkpoints that stay: the newest, and the one before in case it gets damaged
+KEPT = 2  # checkpoints that are kept: the newest, and the one before in case it gets damaged
 END = 10**9  # after any round
 FOR_REPORTS = {"clients.safetensors": "clients", "fixed.safetensors": "fixed"}
 
@@ -62,7 +62,7 @@ class RecordKeeper(Protocol):
 class RunWriter:
     """The process that writes to a run folder; it should hold its lock.
 
-    It remembers what it wrote: a file that somebody deletes meanwhile is missed, not believed.
+    It remembers what it wrote, so that a file deleted meanwhile is noticed.
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
@@ -97,7 +97,7 @@ class RunWriter:
         """A run that is over, to change its records.
 
         Raises:
-            RunError: a log is damaged, and the next manifest would not tell any more.
+            RunError: a log is damaged, which the next manifest would hide.
         """
         folder = RunFolder.open(path)
         if folder.run is None:
@@ -114,7 +114,7 @@ class RunWriter:
 
     @classmethod
     def take_up(cls, folder: RunFolder, done: int, **changes: Any) -> "RunWriter":
-        """Go on after so many rounds: forget what is newer. A folder of an older version gets
+        """Continue after this many rounds: delete what is newer. A folder of an older version gets
         identity, seals and manifest.
 
         Args:
@@ -126,7 +126,7 @@ class RunWriter:
         writer = cls(folder.path, _modern(folder.header))
         writer.older = folder.run is None or folder.listed.older
         folder.graph_files()  # refuses a link before anything is written or deleted behind it
-        make_folder(writer.path / "graphs")  # a kill right after the start may have come before it
+        make_folder(writer.path / "graphs")  # missing if the start was killed
         clean(writer.path, writer.path / "graphs")
         writer._list(_whole_files(folder, done))
         writer._states = {n: files for n, files in writer._states.items() if n <= done}
@@ -262,7 +262,7 @@ class RunWriter:
     def seal(self) -> None:
         """Flush all records, and list them in the manifest.
 
-        Warns where somebody took a file away that was written here.
+        Warns if a file that was written here was deleted.
         """
         self.flush()
         for log in self._logs.values():
@@ -296,7 +296,7 @@ class RunWriter:
         self._publish()
 
     def _list(self, files: Mapping[str, str]) -> None:
-        """Take over what a manifest says."""
+        """Adopt the entries of a manifest."""
         for name, seal in files.items():
             if name.startswith(("checkpoint-", "shard-")):
                 if (rounds := state_round(name)) is not None:
@@ -305,7 +305,7 @@ class RunWriter:
                 self._files[name] = seal
 
     def _listed(self) -> Manifest:
-        """What there is but for checkpoints, which the background writes."""
+        """All records except checkpoints, which the background writes."""
         logs = {name: log.state for name, log in self._logs.items()}
         return Manifest(self.run, dict(self._files), logs, self.older)
 
@@ -331,12 +331,13 @@ def _modern(header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _whole_files(folder: RunFolder, rounds: int) -> dict[str, str]:
-    """The files that stay when a run goes on after so many rounds, verified, with their seals."""
+    """The files that are kept when a run continues after this many rounds, verified, with their
+    seals."""
     for t in [t for t in folder.graph_files() if t < rounds]:
         try:
             folder.read_graph(t)
         except RunError as error:
-            words = f"{error}. The run goes on without the record of that round"
+            words = f"{error}. The run continues without the record of that round"
             warnings.warn(words, stacklevel=4)
     for name, kind in FOR_REPORTS.items():
         with suppress(OSError, ValueError):  # written again
@@ -351,7 +352,7 @@ def _whole_files(folder: RunFolder, rounds: int) -> dict[str, str]:
 
 
 def _said_if_cut(folder: RunFolder, name: str, rounds: int) -> list[dict[str, Any]]:
-    """The rows of a log that can be believed; a warning where rounds that stay have none."""
+    """The rows of a log that can be trusted; warns if a round that is kept has none."""
     found = folder.lines(name)
     if found.flaw and not found.is_cut and (not found.rows or found.rows[-1]["round"] + 1 < rounds):
         warnings.warn(

@@ -1,4 +1,4 @@
-"""The paper's figures out of measured rows, by the drawings that all reports share."""
+"""The paper's figures from measured rows, by the plots that all reports share."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -252,7 +252,7 @@ def _share_scale(column: Sequence[Any], least: float | None = None) -> None:
 
 
 def local_epochs(measured: Measured) -> float:
-    """Passes over its own data that a client takes in a round, on average: the paper's axis. The
+    """Average passes over its own data that a client takes in a round: the paper's axis. The
     common model of Ditto and gradients taken for neighbours are not in it."""
     algorithm: Any = measured.config.algorithm
     sgd = algorithm.sgd

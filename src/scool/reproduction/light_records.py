@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from scool.data.federation import Federation
+from scool.evaluation.scores import describe_graph
 from scool.graph.edges import Edges, as_matrix
 from scool.recording.checkpoint import part_names
 from scool.recording.folder import METRICS, TIMING, RunFolder, checkpoint_name, graph_name
 from scool.recording.writer import RunWriter
 from scool.run.progress import EARLY, LONG
-from scool.run.round_row import describe_graph
 from scool.types import Info
 
 SHOWN_ROUNDS = (1, 2, 5, 10, 20, 50)
@@ -34,12 +34,12 @@ class LightRecords:
         self.kept = {rounds - 1} | ({t - 1 for t in SHOWN_ROUNDS} if pictures else set[int]())
 
     def attach(self, writer: RunWriter) -> None:
-        """Be told who writes the records of the run."""
+        """Called with the writer of the run's records."""
         self.writer = writer
 
     def start(self, header: Mapping[str, Any], first_round: int) -> None:
-        """Forget what the checkpoint does not cover, and make up for rounds that it covers but
-        whose turn a stop cut off: their graphs are still there."""
+        """Drop what the checkpoint does not cover, and measure the rounds that it covers but a stop
+        left unmeasured: their graphs still exist."""
         del header
         folder = RunFolder(self.writer.path)
         rows = [row for row in folder.rows(GRAPH_ERROR) if row["round"] < first_round]

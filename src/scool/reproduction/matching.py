@@ -1,5 +1,5 @@
-"""The options of a run: what tables say of them, and whether a record is a run of some
-configuration, also where another version wrote it."""
+"""The options of a run: how tables describe them, and whether a record matches a configuration,
+even one of another version."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -12,7 +12,7 @@ from scool.run.config import RunConfig, Settings
 from scool.run.identity import modern
 from scool.run.options import as_dict, neutral
 
-# These decide where, how fast and how long a run goes, or which seed it is; not which row it is.
+# These decide where, how fast, how long and with which seed a run goes, not which row it is.
 _NOT_THE_ROW = (
     "settings.seed",
     "settings.rounds",
@@ -27,7 +27,7 @@ _NOT_THE_ROW = (
 
 
 def row_options(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that make a run the one it is, by dotted name."""
+    """The options that identify the row of a run, by dotted name."""
     options = flatten_options(modern(config))
     options = {n: v for n, v in options.items() if n not in _NOT_THE_ROW}
     dataset = options.get("settings.data.dataset")
@@ -40,7 +40,7 @@ def conflicts(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[st
     """Options that differ, with both values.
 
     One that the record lacks is newer: it was added with a default that changes nothing, and a run
-    that sets it is another. One that only the record has is gone; who knows what it did.
+    that sets it is another. One that only the record has was removed; its effect is unknown.
     """
     return differing(row_options(recorded), row_options(wanted))
 
@@ -56,7 +56,8 @@ def differing(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, t
 
 @cache
 def _defaults(method: str) -> dict[str, Any]:
-    """What a run did before an option was there: not what the method of that name sets now."""
+    """The defaults of a run before an option existed, which the method of that name may set
+    differently now."""
     plain = {"algorithm": neutral(METHODS[method][1]), "settings": as_dict(Settings())}
     return row_options(plain)
 

@@ -21,7 +21,7 @@ from scool.run.config import RunConfig
 
 UNMASKED = "unmasked_accuracy_mean"
 SAME_RUN = "the same run"
-"""What is said of a change that changes nothing."""
+"""The note on an ablation whose options equal those of its base."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Measured:
 
     @property
     def stopped(self) -> str:
-        """Words on runs and clients that diverged; empty where none did."""
+        """A note on runs and clients that diverged; empty if none did."""
         lost = sum(record.status == "diverged" for record in self.records)
         words = [f"diverged in {lost} of {len(self.records)} seeds"] if lost else []
         clients = [_stopped_clients(record) for record in self.scored]
@@ -67,13 +67,13 @@ class Measured:
 
 
 def _stopped_clients(record: RunRecord) -> int:
-    """Who was left out in the end because its numbers broke, or, of CGA, made no more steps."""
+    """Clients that were left out in the end because their numbers broke, or, with CGA, stopped."""
     last = record.evaluated[-1]
     return max(int(last.get("diverged") or 0), len(last.get("quarantined") or {}))
 
 
 def find_records(folders: Sequence[Path]) -> tuple[list[RunRecord], list[str]]:
-    """Every run of a known configuration below some folders, and words on what cannot be read."""
+    """Every run of a known configuration below some folders, and notes on what cannot be read."""
     records: list[RunRecord] = []
     notes: list[str] = []
     seen = set[Path]()  # one folder may lie in another
@@ -100,11 +100,11 @@ def find_records(folders: Sequence[Path]) -> tuple[list[RunRecord], list[str]]:
 def collect(
     study: Study, rows: Sequence[Row], folders: Sequence[Path], seeds: range | None = None
 ) -> tuple[list[Measured], list[str]]:
-    """The measured rows in their order, and words on what was left out.
+    """The measured rows in order, and notes on what was left out.
 
     A run belongs to a row by its configuration, whatever its folder is called. Runs of different
     lengths are never averaged; of several runs of one seed the newest counts. Without `seeds` all
-    that are recorded count. Where the study is shorter than a run, its first rounds count.
+    recorded ones count. If the study is shorter than a run, its first rounds count.
     """
     records, notes = find_records(folders)
     options = [row_options(record.header["config"]) for record in records]
@@ -139,7 +139,7 @@ def _length(record: RunRecord) -> int:
 
 
 def _flaw(record: RunRecord) -> str:
-    """Why a run cannot count; empty where it can."""
+    """Why a run cannot count; empty if it can."""
     if record.status == "diverged":
         return ""
     if record.status != "finished":
@@ -151,7 +151,7 @@ def _flaw(record: RunRecord) -> str:
 
 
 def _missing_end(record: RunRecord) -> str:
-    """What is said of a run whose last round has no score."""
+    """The note on a run whose last round has no score."""
     end = record.evaluated[-1]["round"] + 1 if record.evaluated else 0
     is_open = record.status == "finished" and end != _length(record)
     return f"round {_length(record)} was not evaluated" if is_open else ""
@@ -176,7 +176,7 @@ def without_shortened(
     measured: Sequence[Measured], study: Study
 ) -> tuple[list[Measured], list[str]]:
     """What is shown: shortened runs only of rows that have no whole one, the longest of them; and
-    words on the others, which shortened ablations are still compared with."""
+    notes on the others, which shortened ablations are still compared with."""
     shown: list[Measured] = []
     notes: list[str] = []
     for m in measured:
@@ -190,7 +190,7 @@ def without_shortened(
 
 
 def summarise_row(measured: Measured, study: Study, all_rows: Sequence[Measured]) -> dict[str, Any]:
-    """The numbers of a row: ours, the paper's, the difference, and what it is worth."""
+    """The numbers of a row: ours, the paper's, the difference, and its significance."""
     row, runs = measured.row, measured.scored
     values = list(measured.accuracies.values())
     numbers = figures(runs) if runs else {}
@@ -227,7 +227,7 @@ def summarise_row(measured: Measured, study: Study, all_rows: Sequence[Measured]
 
 
 def _beside_paper(measured: Measured, study: Study) -> dict[str, Any]:
-    """What the paper says of a row of its table, and the difference."""
+    """The paper's numbers for a row of its table, and the difference."""
     row, values = measured.row, list(measured.accuracies.values())
     theirs = None if row.family else paper.reported(row.name, study.dataset, study.setting)
     said, ours = theirs.mean if theirs else None, mean(values)
@@ -293,7 +293,7 @@ def noise(values: Sequence[float], others: int | None = None) -> float | None:
 
 
 def verdict(difference: float | None, margin: float | None) -> str:
-    """What a difference is worth: empty where it is beyond the noise of the seeds."""
+    """A note on a difference; empty if it exceeds the noise of the seeds."""
     if difference is None or margin is None:
         return "" if difference is None else "one seed"
     return "within seed noise" if abs(difference) <= margin else ""

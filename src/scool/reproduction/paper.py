@@ -9,9 +9,9 @@ CLIENTS = 100
 SAMPLES = 500
 """Training samples of a client, in all datasets and settings."""
 SEEDS = 5
-"""The paper's accuracies are means over so many seeds; it gives no spread over them."""
+"""The paper's accuracies are means over this many seeds; it gives no spread over them."""
 RELEASED_SEEDS = 1
-"""What the authors state for their scripts; over how many seeds they do not say."""
+"""What the authors state for their scripts; the number of seeds is not stated."""
 
 
 class Reported(NamedTuple):
@@ -49,7 +49,7 @@ _RELEASED: dict[str, dict[Setting, float]] = {
 
 
 def reported(row: str, dataset: str, setting: Setting) -> Reported | None:
-    """What stands in the paper for a row; None where nothing does.
+    """The paper's result for a row; None if it has none.
 
     >>> reported("scool-sbm", "cifar10", "sbm")
     Reported(mean=94.14, std_clients=2.28, seeds=5)

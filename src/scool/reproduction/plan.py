@@ -1,4 +1,4 @@
-"""What a command asks for: which rows, on which data, over which seeds, and where it is kept."""
+"""What a command asks for: rows, data, seeds, and the folder of the records."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,9 +24,9 @@ TARGETS: dict[str, tuple[Row, ...]] = {
     "ablations": ABLATIONS,
 }
 EVALUATIONS = 20
-"""In a run, evenly; the last round is always evaluated."""
+"""Evaluations of a run, evenly spaced; the last round is always evaluated."""
 CHECKPOINTS = 4
-"""In a run, evenly: a kill costs at most a quarter of a run."""
+"""Checkpoints of a run, evenly spaced: a kill costs at most a quarter of it."""
 SHORT = 100
 """Rounds up to which a run on a GPU has no checkpoints: it is over in minutes, and writing all
 models four times would take up to a third of that."""
@@ -64,7 +64,7 @@ class Study:
 
     @property
     def place(self) -> str:
-        """The folder of its runs: what is tried with fewer clients is in nobody's way."""
+        """The folder of its runs: trials with fewer clients have folders of their own."""
         clients = f"-{self.clients}-clients" if self.clients else ""
         return f"{self.dataset}-{self.setting}{clients}"
 
@@ -170,7 +170,7 @@ class Job(NamedTuple):
 
 def jobs_of(study: Study, rows: Sequence[Row], out: Path) -> list[Job]:
     """Every run once, seed by seed, so that the runs of a seed share its clients; runs without
-    augmentation last, because their data are others."""
+    augmentation last, because their data differ."""
     names, pictured = folder_names(study), {row.name for row in GRAPHS}
     found: dict[Path, Job] = {}
     for seed in range(study.seed, study.seed + study.seeds):

@@ -23,7 +23,7 @@ class Row:
     """Options that depart from the recipe."""
     rounds: int = 100
     family: str = ""
-    """Ablations: the question that it answers."""
+    """For ablations: the question that it answers."""
     against: str = ""
     """The row that it is compared with, seed by seed."""
 

@@ -1,4 +1,5 @@
-"""Run a plan in one process: finished runs are skipped, stopped ones go on, data are read once."""
+"""Run a plan in one process: finished runs are skipped, stopped ones continue, data are read
+once."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -51,8 +52,8 @@ class Shelf:
 
 @dataclass
 class TimeLeft:
-    """How long the rest takes, by the runs that are done: those of the same row where there are
-    any, else all."""
+    """An estimate of the remaining time from finished runs: those of the same row if any, else
+    all."""
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
 
@@ -60,7 +61,7 @@ class TimeLeft:
         self.seconds.setdefault(job.row.name, []).append(seconds)
 
     def of(self, jobs: Sequence[Job]) -> float | None:
-        """None where nothing is known yet."""
+        """None if no run is finished yet."""
         known = [s for runs in self.seconds.values() for s in runs]
         if not known:
             return None
@@ -99,7 +100,7 @@ def is_over(job: Job) -> bool:
 
 
 def check_whole(job: Job) -> None:
-    """Look whether a run that is over still has all its lines.
+    """Check that a run that is over still has all its lines.
 
     Raises:
         RunError: some are lost, and no table can show it.
@@ -119,9 +120,9 @@ def run_jobs(
     say: Callable[[str, float | None], None] = lambda words, left: None,
     shelf: Shelf | None = None,
 ) -> int:
-    """Run what is not over yet and nobody else is at; how many that were.
+    """Run what is neither over nor in the hands of another process; returns how many were run.
 
-    `say` hears before each run which one it is, and how many seconds all that are left may take.
+    `say` is called before each run with the run and the seconds that all remaining ones may take.
     A run that diverges is recorded as such, and the others go on. Who calls this several times
     keeps the `shelf`, and with it the data.
     """
@@ -152,9 +153,9 @@ def run_jobs(
             say(f"{run} is left to the process that is at it: {job.name}", None)
             return
         rest = [job, *(j for j in todo[number + 1 :] if not is_over(j))]
-        say(f"{run} {'goes on' if state == 'begun' else 'starts'}: {job.name}", left.of(rest))
+        say(f"{run} {'continues' if state == 'begun' else 'starts'}: {job.name}", left.of(rest))
 
-    go_on = "the state is saved, the same command goes on"
+    go_on = "the state is saved, the same command continues"
     return run_list(todo, state_of, run, go_on, claim=lambda job: claim_run(job.folder), say=tell)
 
 

@@ -1,5 +1,5 @@
-"""What a model or a method must be, said before or right after its first use; and what is said of
-clients whose numbers are not finite."""
+"""Checks of a model and a method before or right after their first use, and messages about clients
+whose numbers are not finite."""
 
 import inspect
 import warnings
@@ -19,11 +19,11 @@ from scool.learning.local_sgd import LocalSGD
 from scool.types import Info, Params
 
 PAGE = "see docs/own-prior-or-method.md"
-SLACK = 1e-3  # by which a row may miss 1: sums of many float32 weights are inexact
+SLACK = 1e-3  # how far a row may be from 1: sums of many float32 weights are inexact
 
 
 def checked_model(build: Any) -> Callable[[], nn.Module]:
-    """A function that builds a module, and says so where it does not.
+    """A function that builds a module, or raises where it builds something else.
 
     Raises:
         ConfigError: it is not a function.
@@ -84,7 +84,7 @@ class Adopted(Method[Any]):
 
 def as_method(method: Method[Any] | OwnMethod) -> Method[Any]:
     """The method itself, or one around an object that has `init` and `step` but does not inherit
-    from `Method`. No other place asks what such an object has.
+    from `Method`. Only this place looks at what such an object offers.
 
     Raises:
         ConfigError: a part is missing.
@@ -114,7 +114,7 @@ def check_verbs(method: Method[Any], engine: Engine) -> None:
 
 
 def completed(method: Any) -> Any:
-    """A method with what the files hold that its options name; one of your own stays what it is."""
+    """A method with the contents of the files that its options name."""
     whole = as_method(method).complete()
     return whole.own if isinstance(whole, Adopted) else whole
 
@@ -212,7 +212,7 @@ def check_anybody(engine: Engine) -> None:
 def warn_quarantined(
     row: Mapping[str, Any], before: Sequence[Mapping[str, Any]], federation: Federation
 ) -> None:
-    """Where nobody watches: who was left out in this round."""
+    """Warn about clients newly left out, where no recorder shows them."""
     known = before[-1]["quarantined"] if before else {}
     for client, why in row["quarantined"].items():
         if client not in known:
@@ -227,7 +227,7 @@ def warn_quarantined(
 def as_mixed(info: Mapping[str, Any], active: Tensor) -> dict[str, Any]:
     """Nobody mixes what clients in quarantine have, whatever weights a method gives them. (One that
     mixes before it trains did so a last time in the round in which a client breaks.) The graph of
-    few clients is given on as a matrix, which people and records find easier."""
+    few clients becomes a matrix, which is easier for people and records."""
     graph = info["graph"]
     if not isinstance(graph, Edges):
         return {**info, "graph": without(graph, active.to(graph.device))}
@@ -236,7 +236,7 @@ def as_mixed(info: Mapping[str, Any], active: Tensor) -> dict[str, Any]:
 
 
 def check_test(federation: Federation, strict: bool, is_first: bool) -> None:
-    """Say whose test data are not numbers; those clients get no score.
+    """Warn about clients whose test data are not finite; they get no score.
 
     Raises:
         QuarantineError: there are some, and the run is strict.

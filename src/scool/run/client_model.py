@@ -34,7 +34,7 @@ class ClientModel(nn.Module):
         super().__init__()
         self.network = network
         self.classes = classes  # (C,) bool; None: regression
-        self.input_shape = input_shape  # None: not known
+        self.input_shape = input_shape  # None: unknown
         self.transform = transform
         self.takes_tokens = takes_tokens
         self.preprocessing = preprocessing  # of this client alone

@@ -61,7 +61,7 @@ def recipe(method: str, data: DataConfig) -> Recipe:
         # A whole group: keeping half of it for good cost five to six points on CIFAR-10, one seed,
         # because models drift apart (benchmarks/2026-11-15-drift).
         options["fraction"] = 0.2 if released else max(0.1, 1 / groups)
-        options["shuffle"] = True  # listed group by group: no fixed graph may know that
+        options["shuffle"] = True  # clients are listed by group, which no fixed graph may exploit
     if released and is_sbm:  # the temperatures of the authors' scripts
         options["temperature"] = 1.0 if method == "scool-sbm-released" else 9.0
     elif not released and (groups > 5 or not is_sbm):  # more class sets than five
@@ -95,7 +95,7 @@ def _adjust(algorithm: AnyAlgorithm, **options: Any) -> AnyAlgorithm:
 
 
 def _own(instance: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those options that are fields of a dataclass."""
+    """The options that are fields of this dataclass."""
     return {f.name: options[f.name] for f in fields(instance) if f.name in options}
 
 
@@ -129,7 +129,7 @@ class RunConfig:
             check_goes_on(as_method(self.algorithm), self.settings.slow_momentum)
 
     def complete(self) -> "RunConfig":
-        """The same with what the files hold that options of the method name."""
+        """The same with the contents of the files that options of the method name."""
         return replace(self, algorithm=completed(self.algorithm))
 
     def to_dict(self) -> dict[str, Any]:
@@ -162,7 +162,8 @@ def default_run(method: str, data: DataConfig) -> RunConfig:
 
 
 def with_recipe(settings: Settings, method: str) -> Settings:
-    """Common settings, and what the recipe of a method does between rounds unless they say."""
+    """Common settings; where they leave options between rounds open, those of the method's
+    recipe."""
     own = default_run(method, settings.data).settings.between
     return replace(settings, **{n: value or own[n] for n, value in settings.between.items()})
 
@@ -175,7 +176,7 @@ def execute(
     recorders: Sequence[Recorder] = (),
     federation: Federation | None = None,
 ) -> Result:
-    """Load the data and run. A federation that is already loaded may be handed in."""
+    """Load the data and run. `federation` is one that is already loaded."""
     settings, config = config.settings, config.complete()
     return carry_out(
         federation or load(settings.data, settings.seed),
@@ -195,6 +196,11 @@ def config_of(header: Mapping[str, Any], path: Path) -> RunConfig:
     if "format" not in header:
         raise RunError(
             f"{path / 'run.json'} is damaged: it does not say what it is. Bring back a whole copy"
+        )
+    if header.get("held"):
+        raise RunError(
+            f"{path} is one owner's part of a run on peers: {how_to_go_on(header, path)} continues "
+            "it; to repeat it all owners make a new agreement"
         )
     if not header.get("config"):
         raise RunError(

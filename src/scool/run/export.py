@@ -1,4 +1,4 @@
-"""What is handed on of a run: models that strangers can use, the graph, and words on both."""
+"""Exports of a run: models that strangers can use, the graph, and a description of both."""
 
 import csv
 import io
@@ -46,7 +46,7 @@ class Exported:
 
     @property
     def held(self) -> list[int]:
-        """Whose models there are."""
+        """The clients whose models there are."""
         return held_by(self.header, self.theta)
 
     @property
@@ -84,7 +84,7 @@ class Exported:
 
 
 def of_result(result: "Result") -> Exported:
-    """What a result hands on."""
+    """The export of a result."""
     header = {"run": result.run, "method": result.method, "model": result.network}
     last = result.history[-1] if result.history else {}
     return Exported(
@@ -100,7 +100,7 @@ def of_result(result: "Result") -> Exported:
 
 
 def of_run(path: Path) -> Exported:
-    """What the newest checkpoint of a run hands on.
+    """The export of a run's newest checkpoint.
 
     Raises:
         RunError: it has none, or it cannot be read.
@@ -140,6 +140,8 @@ def write_export(
     chosen = what.held if client is None else [what.number(client)]
     if is_taken(folder):
         raise RunError(f"{folder} exists already: choose another folder (--out)")
+    if client is not None:
+        one_of(what.theta, what.header, chosen[0], what.names)  # before anything is written
     programs = _programs(what, chosen) if onnx else {}
     make_folder(folder / "models")
     try:

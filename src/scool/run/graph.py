@@ -1,4 +1,4 @@
-"""The learned graph with what a person does with it: look, ask, hand it on."""
+"""The learned graph as people use it: to look at, to index, to export."""
 
 import copy
 import csv
@@ -33,7 +33,7 @@ class Graph(Tensor):
     [(0, 0, 0.5), (0, 1, 0.5), (1, 1, 1.0)]
     """
 
-    # Operations see a plain tensor and give one back.
+    # Operations get a plain tensor and return one.
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     title: str

@@ -1,5 +1,5 @@
-"""Which run a record is of: its identity, the source that made it, and records of older versions,
-whose options had other names."""
+"""Which run a record belongs to: its identity, the source that made it, and option names of older
+versions."""
 
 import hashlib
 import json
@@ -35,7 +35,7 @@ GONE = {
     "settings.personal_pull": 0,
     "between_rounds.personal_pull": 0,  # the same, in what tells a run from another
 }
-"""Options that SCooL (`algorithm`) or any run had for a while, with the values that did nothing."""
+"""Options that SCooL (`algorithm`) or any run once had, with the value that had no effect."""
 
 
 def modern(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -64,7 +64,7 @@ def _is_known(path: str, values: Mapping[str, Any]) -> bool:
 
 
 def check_gone(values: Mapping[str, Any]) -> None:
-    """Refuse a record of a run that an option made which is gone.
+    """Refuse a record of a run that used an option which no longer exists.
 
     Raises:
         ConfigError: names it.
@@ -126,7 +126,7 @@ def identity_of(
 
 
 def _digest_of(tensors: Params) -> str:
-    """Of names, shapes and numbers; empty where there are none."""
+    """A digest of names, shapes and numbers; empty if there are none."""
     digest = hashlib.sha256()
     for name, t in sorted(tensors.items()):
         digest.update(name.encode())
@@ -202,8 +202,8 @@ def _agree(before: Any, now: Any, plain: Any) -> bool:
 @cache
 def source_commit() -> str | None:
     """The commit of the clone that scool runs from, with a `+` where files of the package have
-    changed since or are new. None where git cannot say: an installed package, no git, a clone that
-    belongs to somebody else."""
+    changed since or are new. None where git cannot tell: an installed package, no git, a clone
+    owned by another user."""
     if _git("ls-files", "--error-unmatch", "__init__.py") is None:
         return None  # the package lies in no repository, or inside one of another project
     commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "--", ".")
@@ -211,7 +211,7 @@ def source_commit() -> str | None:
 
 
 def _git(*words: str) -> str | None:
-    """What git says of the package; None where it cannot."""
+    """The output of a git command in the package; None where git fails."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = ["git", "--no-optional-locks", "-C", str(PACKAGE), *words]
     try:

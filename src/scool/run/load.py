@@ -1,7 +1,7 @@
 """One client's model, ready for prediction, out of a result or a run folder."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import nn
 from scool.data.client import find_client
 from scool.data.preprocessing import Preprocessing
 from scool.data.transform import ImageTransform
-from scool.errors import ConfigError, RunError, first_few, require, unknown
+from scool.errors import ConfigError, RunError, require, unknown
 from scool.models import ModelConfig, fixed_tensors, unstack
 from scool.models.mixture import LOG_WEIGHTS, MOST_MEMBERS, Mixture
 from scool.recording.clients import Clients, read_clients
@@ -36,8 +36,9 @@ def load_model(
     """A client's model, from the newest checkpoint of a run or from an exported file.
 
     Args:
-        run: a run folder, a folder that `Result.export` or `scool export` wrote, or one file of it.
-        client: its number or its name; not needed where there is one model only.
+        run: a run folder, a folder that `Result.export` or `scool export` wrote, or a single file
+            of it.
+        client: its number or its name; not needed where there is only one model.
         module: the network, or a function that builds it, where the run had one of its own.
 
     >>> import scool, tempfile
@@ -77,8 +78,8 @@ def _among(exported: Mapping[int, Path], client: int | str | None, path: Path) -
 
 
 def theta_of(folder: RunFolder) -> tuple[int, Tree]:
-    """The models of all clients in the newest checkpoint of a run that is whole, and after how many
-    rounds that was. Warns where a newer one is damaged. Needs nothing but the checkpoint."""
+    """The models of all clients in the newest whole checkpoint of a run, and the rounds done then.
+    Warns where a newer one is damaged. Needs nothing but the checkpoint."""
     path = folder.path
     checkpoint, problems = folder.last_checkpoint()
     if checkpoint is None and folder.header.get("status") == "finished":
@@ -100,7 +101,7 @@ def theta_of(folder: RunFolder) -> tuple[int, Tree]:
 
 
 def params_of(path: Path, client: int | str | None) -> tuple[Params, dict[str, Any]]:
-    """What a client's model holds in the newest checkpoint of a run, and what it is for."""
+    """A client's parameters in the newest checkpoint of a run, and a description of the model."""
     folder = RunFolder.open(path)
     _, theta = theta_of(folder)
     clients = read_clients(folder)
@@ -109,26 +110,29 @@ def params_of(path: Path, client: int | str | None) -> tuple[Params, dict[str, A
     is_alone = client is None and len(held) == 1
     count = clients.num_clients if clients else max(held) + 1
     number = held[0] if is_alone else find_client(client, count, names)
-    tensors = {**read_fixed(folder), **one_of(theta, folder.header, number)}
+    tensors = {**read_fixed(folder), **one_of(theta, folder.header, number, names)}
     return tensors, about_model(folder.header, clients, number)
 
 
 def held_by(header: Mapping[str, Any], theta: Tree) -> list[int]:
-    """Whose models the rows of a checkpoint are: everybody's, or those of a peer."""
+    """The clients that the rows of a checkpoint belong to: all, or those of a peer."""
     return list(header.get("held") or range(len(next(iter(theta.values())))))
 
 
-def one_of(theta: Tree, header: Mapping[str, Any], client: int) -> Params:
-    """The model of a client.
+def one_of(
+    theta: Tree, header: Mapping[str, Any], client: int, names: Sequence[str] | None = None
+) -> Params:
+    """The model of a client. `names` are those of all clients, for a message.
 
     Raises:
         RunError: the run is that of another owner, who has a machine of its own.
     """
     held = held_by(header, theta)
     if client not in held:
+        who = [names[n] if names else f"client {n}" for n in (client, *held)]
         raise RunError(
-            f"the run holds no model of client {client}: it is that of client {first_few(held)}, "
-            "on the machine of its owner"
+            f"the run holds no model of {who[0]}: it is that of {', '.join(who[1:])}, on the "
+            "machine of its owner"
         )
     return unstack(theta, held.index(client))
 

@@ -16,13 +16,12 @@ from scool.contracts import Method, OwnMethod, Recorder
 from scool.data.federation import Federation
 from scool.engine.machine import Processes, fitting_threads, memory_used, processes
 from scool.errors import RankLost, RunError, ScoolError, require
-from scool.evaluation.scores import evaluate
+from scool.evaluation.scores import describe_owners, describe_round, evaluate
 from scool.graph.edges import Edges, Matrix
 from scool.run.checks import as_method, as_mixed, check_anybody, checked_step, warn_quarantined
 from scool.run.options import Changes, RunSettings, with_changes
 from scool.run.prepare import EngineMaker, Model, Order, Run, how_to_go_on, prepare
 from scool.run.result import Result
-from scool.run.round_row import describe_owners, describe_round
 
 
 @final
@@ -74,7 +73,7 @@ class Stop:
 
 
 def _checksum(graph: Matrix | float) -> int:
-    """Of the bits of all weights."""
+    """A checksum of the bits of all weights."""
     if isinstance(graph, Edges):
         return int((graph.values.double().view(torch.int64) * (graph.keys + 1)).sum())
     return int(torch.as_tensor(graph).double().contiguous().view(torch.int64).sum())
@@ -105,11 +104,11 @@ def fit(
             `nn.Module`, or a module whose present parameters every client starts from.
         algorithm: e.g. `SCooL(prior=SBM())`, `LocalOnly()`, or a method of your own.
         settings: all options below in one value, for many runs alike.
-        out: a folder for the records; nothing is written where it is None.
+        out: a folder for the records; None: nothing is written.
         resume: continue the run in `out` to bit-identical results (on a CPU).
         recorders: they watch the run.
-        method: the name in records; where it is None the recipe or the prior of SCooL, else the
-            name of the class.
+        method: the name in records; default: the recipe or the prior of SCooL, else the name of the
+            class.
         verbose: progress on stderr: a live view on a terminal, else plain lines. None: on a
             terminal, where no recorders are given; False: nothing.
         **changes: options by name, on top of `settings`, such as `rounds=100` or `seed=1`; all of
@@ -171,7 +170,7 @@ def carry_out(
 
 
 def _loop(run: Run, stop: Stop) -> None:
-    """Rounds, until all are done: one step of the method, its scores, its records."""
+    """Run rounds until all are done: one step of the method, its scores, its records."""
     settings, engine, progress = run.settings, run.engine, run.progress
     with fitting_threads(run.module, len(engine.owned)), stop.listening():
         while not settings.is_over(progress.history):
@@ -204,7 +203,7 @@ def _loop(run: Run, stop: Stop) -> None:
 
 @contextmanager
 def _ended_well(run: Run, stop: Stop) -> Iterator[None]:
-    """A stop by a person saves the state; a failure is written down."""
+    """Save the state when a person stops the run; record the reason when it fails."""
     progress, writer = run.progress, run.progress.writer
     try:
         yield
@@ -219,7 +218,7 @@ def _ended_well(run: Run, stop: Stop) -> Iterator[None]:
         kept = "the state is saved, " if done else ""
         raise Interrupted(
             f"stopped after round {done} of {run.settings.rounds} of {run.header['method']}; {kept}"
-            f"{how_to_go_on(run.header, writer.path)} goes on"
+            f"{how_to_go_on(run.header, writer.path)} continues it"
         ) from None
     except Exception as error:
         if writer is not None and progress.ranks.is_first:
@@ -232,7 +231,7 @@ def _ended_well(run: Run, stop: Stop) -> Iterator[None]:
 
 
 def _finish(run: Run) -> Result:
-    """The result, and the last words of the records."""
+    """Build the result and complete the records."""
     engine, progress, writer = run.engine, run.progress, run.progress.writer
     result = Result(
         method=run.header["method"],

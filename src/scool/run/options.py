@@ -61,7 +61,7 @@ class Start(str):
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How a run is made, whatever the method, the data and the network."""
+    """How a run is made, independent of method, data and network."""
 
     rounds: int = 30
     """Communication rounds."""
@@ -76,19 +76,20 @@ class RunSettings:
     client_chunk: int = 0
     """Models trained side by side; 0 chooses by free memory. No influence on results."""
     precision: Precision = "float32"
-    """Of the products in local training: float32 (TF32 on a GPU) or bf16."""
+    """Precision of the products in local training: float32 (TF32 on a GPU) or bf16."""
     slow_momentum: float = 0.0
     """Each client's momentum over rounds (SlowMo), 0 to below 1."""
     start: str | None = None
-    """First models: a .safetensors file for all clients, or a run folder, of each client's own."""
+    """First models: a .safetensors file for all clients, or a run folder with one per client."""
     loss: str = "auto"
-    """What is minimised: cross_entropy or focal, squared_error or huber; auto: the first ones."""
+    """The loss: cross_entropy or focal, squared_error or huber; auto: the first of each pair."""
     class_weights: tuple[str, ...] = ()
-    """How much classes count: balanced (by each client's training samples), or numbers."""
+    """Weights of the classes: balanced (by each client's training samples), or numbers."""
     metrics: tuple[str, ...] = ()
     """Measured besides accuracy or R2: auc, f1, balanced_accuracy, log_loss; rmse, mae."""
     model_average: float = 0.0
-    """Score and keep each client's moving average over rounds, with this memory; 0: the last."""
+    """Score and keep each client's moving average over rounds, with this memory; 0: the last
+    model."""
     strict: bool = False
     """Stop when a client's numbers stop being finite, instead of leaving the client out."""
     participation: float = 1.0
@@ -149,14 +150,14 @@ class RunSettings:
 
     def saves(self, done: int, asked: int, is_over: bool) -> bool:
         """Whether a checkpoint is due after `done` rounds. The last round has one where any has
-        been `asked` for: nobody shall take older models for the result."""
+        been `asked` for, so that its newest models are the result."""
         every = self.checkpoint_every
         return (is_over and bool(every or asked)) or bool(every and done % every == 0)
 
     def attendance(
         self, count: int, names: Sequence[str] | None, method: Method[Any]
     ) -> Attendance:
-        """Who of so many clients takes part when, and how fast each is."""
+        """Which of `count` clients takes part when, and how fast each is."""
         asks = self.joins or self.stragglers or self.client_lr or self.availability is not None
         if not asks and self.participation == 1:
             return Attendance(count, self.seed)
@@ -260,7 +261,7 @@ def as_dict(instance: Any) -> Any:
 
 
 def neutral(instance: Any) -> dict[str, Any]:
-    """What a method of its kind does if nobody says anything: the defaults of its fields."""
+    """The default values of an instance's fields."""
     found: dict[str, Any] = {}
     for part in dataclasses.fields(instance) if dataclasses.is_dataclass(instance) else ():
         value = getattr(instance, part.name)
@@ -353,7 +354,7 @@ def _convert(value: Any, hint: Any) -> Any:
 
 
 def _words(hint: Any) -> str:
-    """A type in words a person knows."""
+    """A type in plain words."""
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         return " or ".join(_words(part) for part in get_args(hint))

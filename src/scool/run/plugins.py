@@ -35,7 +35,7 @@ Source = dict[str, str]
 
 SOURCES: dict[str, Source] = {}
 """Where the methods come from that are not built in."""
-_loaded: dict[str, str] = {}  # SHA-256 by the path of each plugin
+_loaded: dict[str, str] = {}  # SHA-256 of each plugin by path
 _current: list[Source] = []  # the plugin that is being executed
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ def register_method(name: str, method: Any = None, words: str = "") -> Any:
         name: lower-case letters, digits and hyphens.
         method: a frozen dataclass with `init` and `step`; its fields become options. Without it,
             the call is a decorator for such a class.
-        words: a few words on it for `scool run --help`; default: the first line of its docstring.
+        words: a short description for `scool run --help`; default: the first line of its docstring.
     """
     if method is None:
 
@@ -90,7 +90,7 @@ def _check_options(name: str, method: Any) -> None:
 
 
 def sources_of(methods: Sequence[str]) -> dict[str, Source]:
-    """Where those methods come from that are not built in."""
+    """The sources of the methods that are not built in."""
     return {method: SOURCES[method] for method in methods if method in SOURCES}
 
 
@@ -138,7 +138,8 @@ def load_plugin(path: str | Path) -> None:
 
 @contextmanager
 def _executing(source: Source) -> Iterator[Callable[[], list[str]]]:
-    """Whatever is registered inside comes from there; the function lists its names."""
+    """Attribute all methods registered inside to this source; yields a function that lists their
+    names."""
     _current.append(source)
     try:
         yield lambda: [name for name, known in SOURCES.items() if known == source]

@@ -51,7 +51,7 @@ EngineMaker = Callable[[Federation, nn.Module, RunSettings], Engine]
 
 @dataclass(frozen=True)
 class Order:
-    """What is asked of a run besides data, model and method."""
+    """What a caller asks of a run besides data, model and method."""
 
     settings: RunSettings
     out: str | Path | None
@@ -67,7 +67,7 @@ class Order:
         require(is_path, "out", self.out, "give the name of a folder")
 
     def tell_other_processes(self) -> None:
-        """What other processes of `--ranks` are to do, where this one leads them."""
+        """Tell the other processes of `--ranks` which run comes next, where this one leads them."""
         if self.config is not None:
             where = None if self.out is None else str(Path(self.out).absolute())
             announce({"config": dict(self.config), "out": where, "resume": self.resume})
@@ -110,7 +110,8 @@ def prepare_model(model: Model, federation: Federation, seed: int) -> tuple[nn.M
 
 
 def model_options(model: Model) -> dict[str, Any] | None:
-    """Which network by name, so that its parameters can be used later; None for your own."""
+    """The name and options of a network, so that its parameters can be used later; None for your
+    own."""
     if isinstance(model, str):
         model = ModelConfig(model=model)
     return as_dict(model) if isinstance(model, ModelConfig) else None
@@ -136,14 +137,16 @@ def name_of(method: Any) -> str:
 
 
 def how_to_go_on(header: Mapping[str, Any], path: Path) -> str:
-    """What continues a run: a command, or a call for data and models that only Python has."""
+    """How to continue a run: a command, or a Python call where only Python has data and model."""
+    if header.get("held"):  # a peer's: its folder is in that of its owner
+        return f"`scool peer run {path.parent}`"
     if header.get("config"):
         return f"`scool resume {path}`"
     return f"the same `scool.fit(..., out={str(path)!r}, resume=True)`"
 
 
 def prepare_data(federation: Federation, method: Method[Any], seed: int) -> Federation:
-    """Validation samples for a method that judges by them; the others train on all."""
+    """Set validation samples aside for a method that needs them; the others train on all."""
     share = method.validation
     return with_validation(federation, share, seed) if share else federation
 
@@ -226,7 +229,7 @@ def prepare(
 
 @contextmanager
 def _telling_what_is_saved(progress: Progress) -> Iterator[None]:
-    """Where another rank is lost, at whatever moment, the first rank says how to go on."""
+    """If another rank is lost at any moment, the first rank says how to continue."""
     try:
         yield
     except RankLost as error:
@@ -236,7 +239,7 @@ def _telling_what_is_saved(progress: Progress) -> Iterator[None]:
         with suppress(ScoolError):
             writer.flush()
         saved = f"round {progress.saved}" if progress.saved else "the start"
-        saved += f" is saved, {how_to_go_on(writer.header, writer.path)} goes on from there"
+        saved += f" is saved, {how_to_go_on(writer.header, writer.path)} continues from there"
         raise RankLost(f"{error}; {saved}, with any number of ranks") from error
 
 

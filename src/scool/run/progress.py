@@ -1,4 +1,4 @@
-"""How far a run has come: its state, its records, and taking them up again."""
+"""How far a run has come: its state and its records, written and read again."""
 
 import warnings
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from scool.types import Info, Params
 
 LONG = 1000  # rounds above which not every graph is kept, and not every row of a light record
 EARLY = 20  # first rounds, whose graphs are always kept and compared with the true one
-PLACES = HOLDER.removesuffix("holder")  # in the common file of a checkpoint: who holds whom
+PLACES = HOLDER.removesuffix("holder")  # in a common file: the rank of each client
 
 
 @dataclass
@@ -204,10 +204,10 @@ def _last_whole(
     folder: RunFolder, engine: Engine, ranks: Processes, stacked: frozenset[str]
 ) -> Checkpoint | None:
     """Where to go on: the newest checkpoint that is whole for all ranks, and whose rounds all have
-    their line in `metrics.jsonl`. Says what is passed over. None: from the start.
+    their line in `metrics.jsonl`. Warns about what is skipped. None: from the start.
 
     Raises:
-        RunError: there are checkpoints, and none will do; or a finished run has none.
+        RunError: there are checkpoints, and none is usable; or a finished run has none.
     """
     lines = folder.lines(METRICS)
     rows = [row["round"] for row in lines.rows]
@@ -226,7 +226,7 @@ def _last_whole(
         found = [words for words in ranks.share(words) if words]
         if not found:
             if problems and ranks.is_first:
-                sentence = f"{'; '.join(problems)}. The run goes on from round {rounds}"
+                sentence = f"{'; '.join(problems)}. The run continues from round {rounds}"
                 warnings.warn(sentence, stacklevel=5)
             return checkpoint
         problems.append(found[0])
@@ -244,17 +244,17 @@ def _load(folder: RunFolder, rounds: int, engine: Engine, stacked: frozenset[str
 
 
 def _from_the_start(folder: RunFolder, problems: list[str]) -> None:
-    """No checkpoint will do. A run that lost what it had is not begun again without a word."""
+    """No checkpoint is usable. A run that lost its checkpoints is not silently begun again."""
     if problems:
         raise RunError(
-            f"{'; '.join(problems)}. No checkpoint is left to go on from: bring back whole copies, "
+            f"{'; '.join(problems)}. No checkpoint is left to continue: bring back whole copies, "
             f"or repeat the run with `scool rerun {folder.path}`; `scool verify {folder.path}` "
             "says what is whole"
         )
     if RunFolder.open(folder.path).header.get("status") == "finished":
         raise RunError(
             f"{folder.path} is a finished run whose models were not kept (no checkpoint): there is "
-            f"nothing to go on from. `scool rerun {folder.path}` repeats it in a new folder"
+            f"nothing to continue from. `scool rerun {folder.path}` repeats it in a new folder"
         )
 
 

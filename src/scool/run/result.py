@@ -17,6 +17,7 @@ from scool.errors import require, unknown
 from scool.evaluation.advice import advice
 from scool.evaluation.metrics import SCORE, Function, Metric, as_metric
 from scool.evaluation.paired import Paired, paired_difference
+from scool.evaluation.scores import finite, spread
 from scool.graph.edges import Matrix, as_matrix
 from scool.health import Health
 from scool.models import unstack
@@ -270,17 +271,6 @@ class Result:
         names = list(last.get("metrics") or ())
         parts = [f"{name}_{part}" for name in names for part in ("mean", "std", "undefined")]
         return {part: last.get(part) for part in parts} | {"metrics": names}
-
-
-def spread(score: Tensor) -> Tensor:
-    """Standard deviation over the clients that have a score; NaN where nobody has."""
-    return (score - score.nanmean()).square().nanmean().sqrt()
-
-
-def finite(value: Tensor | float) -> float | None:
-    """A number that JSON can hold: None for NaN and infinities."""
-    number = float(value)
-    return number if math.isfinite(number) else None
 
 
 def _exact(y: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ def run_all(
     go_on: str,
     out: Path | None,
 ) -> ComparisonResult:
-    """Run what is not over; all that came out, which the folder of the records gets as tables."""
+    """Run what is not over; all results, also written as tables to the folder."""
     found = ComparisonResult(run_jobs(jobs, federations, recorders, go_on), out, alone_of(jobs))
     found.write()
     return found
@@ -82,7 +82,7 @@ def run_jobs(
     recorders: Sequence[Recorder],
     go_on: str,
 ) -> dict[str, dict[int, Outcome]]:
-    """Run what is not over; what came out by method and seed, that of earlier runs included."""
+    """Run what is not over; results by method and seed, those of earlier runs included."""
     done: dict[str, dict[int, Outcome]] = {job.method: {} for job in jobs}
 
     def state(job: Job) -> State:
@@ -94,7 +94,7 @@ def run_jobs(
 
     run_list(jobs, state, run, go_on)
     for job in jobs:
-        if job.settings.seed not in done[job.method]:  # it was over: its records say what came out
+        if job.settings.seed not in done[job.method]:  # it was over: its records have the result
             run(job, state(job))
     return {
         method: {job.settings.seed: runs[job.settings.seed] for job in jobs if job.method == method}
@@ -103,7 +103,7 @@ def run_jobs(
 
 
 def _keep(comparison: Comparison, out: Path, is_begun: bool) -> None:
-    """Write what the folder is for, unless it says so already."""
+    """Write what the folder is for, unless that is written already."""
     if is_begun:
         begun = read_comparison(out)
         if replace(begun, figures=comparison.figures).to_dict() != comparison.to_dict():
@@ -111,7 +111,7 @@ def _keep(comparison: Comparison, out: Path, is_begun: bool) -> None:
                 f"out = {str(out)!r} holds another comparison: continue that one with "
                 f"`scool resume {out}`, or choose another --out"
             )
-        if begun.figures == comparison.figures:  # else the last wish counts; no number depends
+        if begun.figures == comparison.figures:  # else the latest value counts
             return
     write_json(out / ABOUT, with_seal(comparison.to_dict()))
 
@@ -167,12 +167,12 @@ def check_name(name: object) -> None:
 
 
 def check_comparison(folder: Path) -> None:
-    """Look whether the record of a comparison is whole.
+    """Check that the record of a comparison is whole.
 
     Raises:
         RunError: it is not.
     """
-    if not {"python", "plugins"} & _read(folder).keys():  # else nobody else can build it
+    if not {"python", "plugins"} & _read(folder).keys():  # else only the caller can build it
         read_comparison(folder)
 
 
@@ -190,7 +190,7 @@ def read_comparison(folder: Path, *, is_new: bool = False) -> Comparison:
         is_new: whether it is repeated in another folder; then plugins may have changed.
 
     Raises:
-        RunError: it is damaged, was made from Python, or with a plugin that nobody has named.
+        RunError: it is damaged, was made from Python, or needs a plugin that was not named.
     """
     values = _read(folder)
     check_sources(values.get("plugins", {}), folder, is_new=is_new)

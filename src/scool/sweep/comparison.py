@@ -26,8 +26,8 @@ OLD, FORMAT = "scool-compare-1", "scool-compare-2"
 
 
 def choose_methods(words: str, settings: Settings) -> tuple[tuple[str, ...], list[str]]:
-    """The methods of a list with commas, or of `all` those that the data allow; and a note on each
-    that they do not."""
+    """The methods of a list with commas, or for `all` those that suit the data; and a note on each
+    that does not."""
     if words.strip() != "all":
         return tuple(name.strip() for name in words.split(",") if name.strip()), []
     federation = load(settings.data, settings.seed)
@@ -38,7 +38,7 @@ def choose_methods(words: str, settings: Settings) -> tuple[tuple[str, ...], lis
 def those_possible(
     methods: Mapping[str, Any], model: Model, federation: Federation, seed: int
 ) -> tuple[tuple[str, ...], list[str]]:
-    """The names of the methods that data and network allow, and a note on each other one."""
+    """The names of the methods that suit data and network, and a note on each other one."""
     reasons = {name: why_not(method, model, federation, seed) for name, method in methods.items()}
     notes = [f"{name} is left out: {why}" for name, why in reasons.items() if why]
     return tuple(name for name, why in reasons.items() if not why), notes
@@ -53,7 +53,7 @@ class Comparison:
     sgd: LocalSGD
     seeds: int = 1
     options: Mapping[str, Mapping[str, Any]] | None = None  # of single methods, by name
-    figures: bool = True  # whether whoever shows the results saves pictures, too
+    figures: bool = True  # whether pictures are saved with the results
 
     def __post_init__(self) -> None:
         require(bool(self.methods), "methods", self.methods, "name at least one")
@@ -68,7 +68,7 @@ class Comparison:
                     f"--methods ({','.join(self.methods)}), or leave its options out"
                 )
         every = self.settings.checkpoint_every
-        remedy = "a comparison goes on from finished runs, which need one; give 1 or more"
+        remedy = "a comparison continues from finished runs, which need one; give 1 or more"
         require(every >= 1, "checkpoint_every", every, remedy)
         doubled = sorted({m for m in self.methods if self.methods.count(m) > 1})
         require(not doubled, "methods", ", ".join(doubled), "name each method once")

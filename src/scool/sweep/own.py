@@ -1,4 +1,4 @@
-"""Comparisons and searches from Python, on data of your own and with methods of your own."""
+"""Comparisons and searches from Python, with your own data and methods."""
 
 import json
 import sys
@@ -66,8 +66,8 @@ def compare(
             data like these. A method given as an object keeps its own; a note says where they
             differ.
         settings: rounds and other options, as for `fit`; or single ones by name in `changes`.
-        out: a folder for the records of every run. The same call on the same folder goes on
-            where it was stopped; `scool report` and `scool ls` read it.
+        out: a folder for the records of every run. The same call on the same folder continues where
+            it stopped; `scool report` and `scool ls` read it.
         recorders: they watch every run.
         verbose: show progress on stderr.
 
@@ -99,7 +99,7 @@ def compare(
     for seed, clients in federations.items():
         check_possible((job for job in jobs if job.settings.seed == seed), clients)
     about = python_record(list(named), common, _described(named, federations))
-    go_on = "the same call goes on" if out else "nothing of them is kept without `out`"
+    go_on = "the same call continues" if out else "nothing of them is kept without `out`"
     with (
         nullcontext(False) if folder is None else claim_all(folder, ABOUT) as is_begun,
         _console(common.rounds, verbose) as console,
@@ -141,7 +141,7 @@ def tune(
             has no validation samples.
         sgd: the local steps of the methods given by name.
         settings: rounds and other options, as for `fit`; or single ones by name in `changes`.
-        out: a folder for what came out of each run; the same call goes on where it was stopped.
+        out: a folder for what came out of each run; the same call continues where it stopped.
         recorders: they watch every run.
         verbose: show progress on stderr.
 
@@ -258,7 +258,7 @@ def _names_of(item: Any) -> Mapping[str, Any]:
 
 
 def name_of(method: Own) -> str:
-    """What a method is called that nobody has named: by its class, and of SCooL by the prior.
+    """The default name of a method: its class, for SCooL with the prior.
 
     Examples:
         >>> import scool
@@ -271,7 +271,7 @@ def name_of(method: Own) -> str:
 
 
 def _differing(named: Mapping[str, Any]) -> list[str]:
-    """Say where methods do not make the same local steps."""
+    """Note which methods do not take the same local steps."""
     steps = {name: as_dict(as_method(method).sgd) for name, method in named.items()}
     first, *others = steps
     notes: list[str] = []

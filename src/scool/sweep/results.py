@@ -1,4 +1,4 @@
-"""What a comparison gives back: every result, and one line per method."""
+"""The result of a comparison: every single result, and one line per method."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +12,9 @@ from scool.columns import COLUMNS
 from scool.data.federation import Federation
 from scool.errors import require, unknown
 from scool.evaluation.paired import Paired, listed, paired_difference
+from scool.evaluation.scores import finite
 from scool.recording.disk import write_bytes, write_json
-from scool.run.result import Result, finite
+from scool.run.result import Result
 from scool.sweep.runner import Diverged
 
 Outcome = Result | Diverged
@@ -80,7 +81,7 @@ class ComparisonResult:
         return found
 
     def paired(self, method: str, other: str | None = None) -> Paired:
-        """By how much each client is better off with a method than with another one.
+        """How much better off each client is with a method than with another one.
 
         Args:
             other: default: the method whose clients train alone.
@@ -180,7 +181,7 @@ class ComparisonResult:
         return Path(path)
 
     def write(self) -> None:
-        """Write what came out beside the records: `summary.csv` and `summary.json` with a line per
+        """Write tables beside the records: `summary.csv` and `summary.json` with a line per
         method, `compare.csv` with a line per method, seed and client."""
         if self.out is None:
             return
@@ -189,7 +190,8 @@ class ComparisonResult:
         write_json(self.out / "summary.json", {"methods": self.summary()})
 
     def worse_off(self) -> list[str]:
-        """Whom each method serves worse than training alone, by name, the worst first."""
+        """The clients that each method serves worse than training alone, by name, the worst
+        first."""
         if self.alone is None or self.federations[0].client_names is None:
             return []
         notes: list[str] = []
@@ -247,7 +249,7 @@ _MEANS = {column.name for column in COLUMNS if column.name != "rounds"}
 
 
 def _stopped(result: Outcome) -> str | None:
-    """What a method reports that stops single clients when they diverge (`diverged` in Info)."""
+    """Counts of stopped clients, for methods that report them (`diverged` in Info)."""
     last = result.history[-1] if isinstance(result, Result) and result.history else {}
     count, everyone = int(last.get("diverged") or 0), result.federation.num_clients
     return f"{count} of {everyone} clients stopped" if count else None

@@ -1,8 +1,8 @@
 """The runs of `compare`, `tune` and `reproduce`: a list of jobs, each of which is done once.
 
-A finished job is known by its folder of records or by a line of a log. One that was stopped goes
-on, one that is over is not repeated, and one that diverges is recorded as such while the others go
-on. It makes no difference here whether the command line or Python has made the list.
+A finished job is known by its folder of records or by a line of a log. One that was stopped is
+continued, one that is over is not repeated, and one that diverges is recorded as such while the
+others continue. The list may come from the command line or from Python.
 """
 
 import json
@@ -52,15 +52,15 @@ def run_list(
     claim: Callable[[J], AbstractContextManager[bool]] = lambda job: nullcontext(True),
     say: Callable[[int, State | None], None] = lambda number, state: None,
 ) -> int:
-    """Run in their order the jobs that are not over and that no other process is at.
+    """Run in order the jobs that are neither over nor in the hands of another process.
 
     Args:
         state_of: how far a job has come; RunError where something else is in its way.
-        run: does a job and keeps what came out, so that `state_of` knows it from then on.
-        go_on: how a person continues after a stop, in words.
-        claim: whether a job is ours for the time being.
-        say: hears the number of a job in the list that is run now, and how far it has come; None
-            where another process is at it.
+        run: does a job and keeps its result, where `state_of` finds it from then on.
+        go_on: how to continue after a stop, in words.
+        claim: whether a job is ours; a context manager that holds it.
+        say: is told the number of the job in the list and its state; None if another process has
+            it.
 
     Returns:
         how many were run.
@@ -131,7 +131,7 @@ class Job:
 
 
 def alone_of(jobs: Iterable[Job]) -> str | None:
-    """The method among them whose clients train alone: the yardstick of the others."""
+    """The method whose clients train alone: the baseline of the others."""
     kinds = {job.method: type(as_method(job.algorithm)) for job in jobs}
     return next((name for name, kind in kinds.items() if kind is LocalOnly), None)
 
@@ -174,7 +174,7 @@ def check_possible(jobs: Iterable[Job], federation: Federation) -> None:
 
 @dataclass(frozen=True)
 class Diverged:
-    """A run that ended because nobody was left whose numbers are finite."""
+    """A run that ended because no client with finite numbers was left."""
 
     method: str
     seed: int
@@ -183,7 +183,7 @@ class Diverged:
     run_dir: Path | None
 
     def summary(self) -> dict[str, Any]:
-        """The keys of a result's summary, without the numbers that there are none of."""
+        """The keys of a result's summary, without its scores."""
         numbers = ("accuracy_mean", "accuracy_std", *(column.name for column in COLUMNS))
         return {
             "method": self.method,
@@ -206,7 +206,7 @@ def folder_state(folder: Path) -> State:
     """
     file = folder / "run.json"
     if not file.is_file():
-        if is_taken(folder) and not file.is_file():  # nobody has begun it meanwhile
+        if is_taken(folder) and not file.is_file():  # no other process has begun it meanwhile
             raise RunError(f"{folder} is in the way: it is not a run of this command")
         return "missing"
     known: dict[str, State] = {"finished": "over", "diverged": "diverged"}
@@ -246,7 +246,7 @@ def claim_run(folder: Path) -> Iterator[bool]:
 
 @contextmanager
 def claim_all(out: Path, about: str) -> Iterator[bool]:
-    """A folder for the runs of one command, which no other process may write to meanwhile.
+    """Hold the folder for the runs of one command, so that no other process writes to it.
 
     Args:
         about: the file that says what the folder was made for.

@@ -104,7 +104,7 @@ class Search:
 
     def candidates(self, method: str) -> list[Options]:
         """What is tried: the grid, a random part of it where the budget is smaller, and values
-        between those of the grid where it is larger. The same for methods with the same options."""
+        between those of the grid if it is larger. The same for methods with the same options."""
         count, space = self.candidates_each, self.space_of(method)
         rng = generator(self.settings.seed, "tune")
         chosen = _some(_grid(space), count, rng)
@@ -164,7 +164,7 @@ def _grid(space: Mapping[str, Sequence[Any]]) -> list[Options]:
 
 
 def _some(candidates: list[Options], count: int, rng: torch.Generator) -> list[Options]:
-    """So many at random, in their old order."""
+    """`count` of them at random, in their order."""
     chosen = torch.randperm(len(candidates), generator=rng)[:count].sort().values
     return [candidates[i] for i in chosen.tolist()]
 

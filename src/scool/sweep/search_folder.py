@@ -57,8 +57,8 @@ def open_search(search: Search, out: Path, is_begun: bool) -> tuple[Log, dict[st
 
 
 def _is_same(before: Any, search: Search) -> bool:
-    """Whether a file holds this search. An option that is newer had its default then, and one that
-    is gone did nothing."""
+    """Whether a file holds this search. A newer option had its default then, and a removed one had
+    no effect."""
     now = json.loads(json.dumps(search.to_dict()))  # JSON has no tuples
     try:
         then = modern({"settings": before["settings"]})["settings"]
@@ -107,7 +107,7 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def check_search(folder: Path) -> None:
-    """Look whether the records of a search are whole.
+    """Check that the records of a search are whole.
 
     Raises:
         RunError: they are not.
@@ -124,7 +124,7 @@ def read_chosen(folder: Path) -> dict[str, Options]:
     values = _read(folder)
     if values.get("status") != "finished":
         raise RunError(
-            f"the search in {folder} is not finished: run its `scool tune` again, it goes on "
+            f"the search in {folder} is not finished: run its `scool tune` again, it continues "
             "where it stopped"
         )
     try:

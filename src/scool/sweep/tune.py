@@ -13,17 +13,17 @@ from scool.contracts import Recorder
 from scool.data.catalogue import load
 from scool.data.federation import Federation, Task
 from scool.errors import DataError, QuarantineError
+from scool.evaluation.scores import finite, spread
 from scool.recording.disk import write_bytes
 from scool.run.config import Settings
-from scool.run.result import finite, spread
 from scool.sweep.runner import Job, State, check_possible, claim_all, run_list
 from scool.sweep.search import Options, Search, words
 from scool.sweep.search_folder import ABOUT, open_search, write_search
 
 
 def judged_by_validation(federation: Federation) -> Federation:
-    """The federation of a search: validation samples stand where the test samples were, which are
-    not in it any more. So no run of a search can compute a test accuracy, whatever it records.
+    """The federation of a search: validation samples replace the test samples. So no run of a
+    search can compute a test accuracy.
 
     Raises:
         DataError: a client has no validation sample.
@@ -146,7 +146,7 @@ def search_on(
             run,
             "nothing is kept of them without `out`"
             if out is None
-            else f"they are kept in {out}: the same `scool tune` with that --out goes on",
+            else f"they are kept in {out}: the same `scool tune` with that --out continues",
         )
         chosen = [_choose(search, method, known, list(judged)) for method in search.methods]
         if out is not None:
@@ -158,7 +158,7 @@ def search_on(
 
 
 def plan_notes(search: Search) -> list[str]:
-    """What each method lacks, and where the lists do not fill the budget."""
+    """Notes on options that methods lack, and on lists that do not fill the budget."""
     notes: list[str] = []
     for method in search.methods:
         if missing := search.skipped(method):
@@ -203,7 +203,7 @@ def _score(job: Job, federation: Federation, recorders: Sequence[Recorder]) -> d
     except QuarantineError as error:
         return {"score": None, "spread": None, "problem": str(error)}
     score, health = result.score, result.health
-    # whose data are not numbers is lost with every candidate; who breaks in training, with this one
+    # broken data lose a client with every candidate, broken training only with this one
     broken = health.lost("training")
     if broken or result.history[-1].get("diverged"):
         who = f"clients {', '.join(map(str, broken))}" if broken else "some clients"

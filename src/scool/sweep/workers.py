@@ -23,17 +23,17 @@ def work_through(
     jobs: int = 1,
     is_late: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Carry out all tasks, and those that come up when others are done.
+    """Carry out all tasks, and those that follow from their results.
 
     Args:
-        work: what is done with a task; with several jobs it is pickled and each process, which
-            has one thread, works by itself.
-        done: hears what came out, in this process; the tasks that it gives back come next.
+        work: the function of a task; with several jobs it is pickled, and each process has one
+            thread.
+        done: is called with each result, in this process; the tasks that it returns come next.
         jobs: how many processes; 1: this one.
-        is_late: where it says so, no further task is begun.
+        is_late: once it returns True, no further task is begun.
 
     Raises:
-        RunError: a process has died. What others were at is lost, what was done is not.
+        RunError: a process has died. Unfinished tasks are lost, results are not.
     """
     waiting = deque(tasks)
     if jobs <= 1:
@@ -60,7 +60,7 @@ def work_through(
 
 
 class _Worker(Generic[T]):
-    """One process, and what it is at."""
+    """One process and its present task."""
 
     def __init__(self, work: Work[T]) -> None:
         context = get_context("spawn")
@@ -72,7 +72,7 @@ class _Worker(Generic[T]):
 
     def begin(self, task: T) -> None:
         self.task = task
-        with suppress(OSError):  # it has died: `end` says so
+        with suppress(OSError):  # it has died, which `end` reports
             self.line.send(task)
 
     def end(self) -> tuple[T, Any]:
@@ -83,8 +83,8 @@ class _Worker(Generic[T]):
         except (EOFError, OSError):
             name = getattr(self.task, "name", self.task)
             raise RunError(
-                f"the process that was at {name} has died, maybe for want of memory: the same "
-                "command goes on; fewer --jobs need less"
+                f"the process that was at {name} has died, maybe out of memory: the same "
+                "command continues; fewer --jobs need less"
             ) from None
         if error is not None:
             raise error

@@ -1,4 +1,4 @@
-"""Options that several methods have, and the data that some need."""
+"""Checks of options that several methods have, and of the data that some need."""
 
 from scool.contracts import Engine
 from scool.errors import DataError, require
@@ -6,7 +6,7 @@ from scool.learning.local_sgd import LocalSGD
 from scool.learning.losses import CrossDraw
 
 WHOLE = CrossDraw(cross_samples=0, cross_augment=False)
-"""All samples as they are: what a model is judged by where nobody else waits for the answer."""
+"""All samples as they are, without augmentation or noise: for losses that stay with the client."""
 
 
 def check_validation(share: float) -> None:
@@ -20,7 +20,7 @@ def require_validation(engine: Engine) -> None:
     Raises:
         DataError: names the first such client.
     """
-    lacking = (engine.val_sizes == 0) & (engine.sizes > 0)  # else nobody has said yet
+    lacking = (engine.val_sizes == 0) & (engine.sizes > 0)  # else there is none yet
     if bool(lacking.any()):
         client = int(lacking.int().argmax())
         raise DataError(

@@ -1,4 +1,5 @@
-"""What the data of its neighbours would do to a client's model, and the step that suits all."""
+"""What the data of its neighbours would do to a client's model, and a step that suits all of
+them."""
 
 from collections.abc import Callable
 from typing import Literal, final
@@ -14,14 +15,14 @@ from scool.types import Tree
 solve: Callable[[Tensor, Tensor], Tensor] = torch.linalg.solve  # pyright: ignore
 
 RIDGE = 1e-10  # of the unit diagonal: what makes a singular program have one answer
-TOLERANCE = 1e-10  # a number that small, beside the largest of p, counts as 0
+TOLERANCE = 1e-10  # a number this small, relative to the largest of p, counts as 0
 PATIENCE = 3  # exchanges of whole sets without progress before single ones; Kim and Park's value
 
 
 @final
 class CrossUpdates:
-    r"""$g_{ij} = \theta_i - \theta_{ij}$: what the steps of client j take off the model of i, one
-    row for each pair as `Engine.train_at` returns them; oneself is among them."""
+    r"""$g_{ij} = \theta_i - \theta_{ij}$: minus the change that the steps of client j make to the
+    model of i, one row for each pair as `Engine.train_at` returns them, (i, i) included."""
 
     def __init__(self, engine: Engine, w: Matrix, pairs: Edges, theta: Tree, found: Trained):
         self.engine, self.theta, self.visited = engine, theta, found.theta
@@ -66,8 +67,8 @@ def _places(pairs: Edges, clients: Tensor) -> Tensor:
 
 
 def _shares(gram: Tensor, own: Tensor, margin: float, error: float) -> Tensor:
-    """(c, m) how much of each row enters the step: all of one's `own` (c, m), u of the others.
-    A ridge above the error of the products keeps the programs convex."""
+    """(c, m) how much of each row enters the step: all of the client's `own` (c, m), u of the
+    others. A ridge above the error of the products keeps the programs convex."""
     is_finite = gram.diagonal(dim1=1, dim2=2).isfinite()
     used = ~own & is_finite & (is_finite | ~own).all(dim=1, keepdim=True)
     Q = gram.where(used[:, :, None] & used[:, None, :], 0.0)  # a variable without size is left out
@@ -104,9 +105,9 @@ def bounded_minimum(Q: Tensor, p: Tensor, lower: float = 0.0, ridge: float = RID
 def _nonnegative_minimum(Q: Tensor, p: Tensor) -> Tensor:
     """Block principal pivoting (Judice and Pires, 1994; Kim and Park, 2011) with a unit diagonal.
 
-    Guess the set of free variables, solve for them, exchange those whose sign or gradient is
-    wrong; where that goes in circles exchange one at a time, the last, which ends after finitely
-    many steps (Murty). What is left after the last pass is cut to the bound.
+    Guess the set of free variables, solve for them, exchange those whose sign or gradient is wrong;
+    if that cycles, exchange one at a time, the last, which ends after finitely many steps (Murty).
+    What is left after the last pass is cut to the bound.
     """
     eye = torch.eye(p.shape[1], dtype=Q.dtype)
     index = torch.arange(p.shape[1])

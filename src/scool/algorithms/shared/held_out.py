@@ -11,28 +11,42 @@ from scool.priors.tracks import gaussian_log_lik, mean_log_lik
 from scool.types import Tree
 
 SHARPNESS = tuple(2.0**power for power in (-3, -2.5, -2, -1.5, -1, -0.5, 0, 0.5, 1))
-WORST = 1e4  # loss of a model that fails on a sample: it weighs nothing, and all stays finite
+WORST = 1e4  # loss of a model that fails on a sample: it gets no weight, and all stays finite
 
 
 class HeldOut(NamedTuple):
-    """What A models of each client say of its validation samples."""
+    """How A models of each client explain its validation samples."""
 
     log_lik: Tensor  # (K, S, A); NaN where a client has no more samples, or takes no part
     sharpness: Tensor  # (A,) beta, with which they are most likely; 1 in regression
     scores: Tensor  # (K, A) percent that are right; of regression minus the mean squared error
 
 
-def held_out(engine: Engine, thetas: list[Tree]) -> HeldOut:
-    r"""[TRACK-beta] $\ell_{isa} = \log\mathrm{softmax}(\beta_a f_{\theta_{ia}}(x_{is}))_{y_{is}}$
-    with the $\beta_a$ of a kind that explains the samples of the mean owner best. Models that have
-    learned their samples by heart answer too surely; a mix would make up for that, and call it
-    evidence for other kinds."""
+class Numbers(NamedTuple):
+    """What A models of each client say of its validation samples, and what they would say if they
+    were surer; NaN where a client has no more samples, or takes no part."""
+
+    numbers: Tensor  # (K, 1 + B, S, A): right or not (minus squared error), then the losses
+    outputs: Tensor  # (K,) targets of regression, else 0
+
+
+def numbers_of(engine: Engine, thetas: list[Tree]) -> Numbers:
+    """Judge the models of all clients, each on its own samples."""
     most = int(engine.val_sizes.max())
     count = 1 + most * (1 + len(SHARPNESS))
     found = torch.stack([engine.judge(t, "val", _per_sample(most), count) for t in thetas], dim=-1)
     found[~engine.active] = torch.nan
-    outputs = int(found[:, 0].nan_to_num(0.0).max())
     numbers = found[:, 1:].reshape(len(found), 1 + len(SHARPNESS), most, len(thetas))
+    return Numbers(numbers, found[:, 0, 0])
+
+
+def held_out(engine: Engine, thetas: list[Tree]) -> HeldOut:
+    r"""[TRACK-beta] $\ell_{isa} = \log\mathrm{softmax}(\beta_a f_{\theta_{ia}}(x_{is}))_{y_{is}}$
+    with the $\beta_a$ of a kind that explains the samples of the mean owner best. Models that have
+    memorised their samples are too confident; a mixture would correct that, and mistake it for
+    evidence for other kinds."""
+    numbers, wide = numbers_of(engine, thetas)
+    outputs = int(wide.nan_to_num(0.0).max())
     right = numbers[:, 0]  # (K, S, A)
     if outputs:
         ones = torch.ones(len(thetas), dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Rows of mixing weights that learn from validation data: what L2C and meta-L2C share."""
+"""Mixing weights that are learned on validation data: what L2C and meta-L2C share."""
 
 import torch
 from torch import Tensor
@@ -7,21 +7,21 @@ from scool.contracts import Engine
 from scool.errors import require
 from scool.graph.mixing import keep_top, num_kept
 from scool.priors import adam
-from scool.priors.safe_math import masked_log_softmax
+from scool.priors.base import masked_log_softmax
 from scool.types import Params, Tree
 
 BETAS = (0.9, 0.999)  # Adam's usual decay rates
 
 
 def check_learning(meta_lr: float, meta_decay: float, fraction: float) -> None:
-    """Refuse options that no learning of weights can have."""
+    """Refuse impossible options of the learning of weights."""
     require(meta_lr > 0, "meta_lr", meta_lr, "give a positive learning rate")
     require(meta_decay >= 0, "meta_decay", meta_decay, "give 0 or more")
     require(0 < fraction <= 1, "fraction", fraction, "give a fraction in (0, 1]")
 
 
 def softmax_rows(scores: Tensor, neighbours: Tensor, active: Tensor) -> Tensor:
-    """(K, K) softmax of each row over its neighbours that are active; who is not stays alone."""
+    """(K, K) softmax of each row over its neighbours that are active; the others stay alone."""
     columns = neighbours & active[:, None] & active
     w = masked_log_softmax(scores.double().cpu(), columns).exp()
     return torch.where(columns.any(dim=1, keepdim=True), w, torch.eye(len(w), dtype=w.dtype))
@@ -52,5 +52,5 @@ def descend(
 
 
 def best_neighbours(w: Tensor, fraction: float, neighbours: Tensor) -> Tensor:
-    """(K, K) bool: oneself, and the peers with the largest weights."""
+    """(K, K) bool: the client itself, and the peers with the largest weights."""
     return keep_top(w, num_kept(len(w), fraction), neighbours)

@@ -1,4 +1,4 @@
-"""The options of SCooL: which go together, and what the rarer ones do, which serve the theory."""
+"""The options of SCooL: which go together, and what the rarer ones do that serve the theory."""
 
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_options(method: "SCooL") -> None:
-    """Refuse what cannot be, or would be ignored.
+    """Refuse options that are impossible or would be ignored.
 
     Raises:
         ConfigError: names the option, its value and the remedy.
@@ -50,7 +50,7 @@ def _check_numbers(method: "SCooL") -> None:
 
 
 def _check_models(method: "SCooL") -> None:
-    """Averages of models instead of updates."""
+    """Checks of `aggregate`: averages of models instead of updates."""
     remedy = "this prior mixes models by itself; leave it at 'updates'"
     require(method.prior.mixes == "updates", "aggregate", method.aggregate, remedy)
     remedy = "only rows that sum to 1 can average models; leave weighting at 'row'"
@@ -61,7 +61,7 @@ def _check_models(method: "SCooL") -> None:
 
 
 def _check_exact(method: "SCooL") -> None:
-    """Cross gradients that travel."""
+    """Checks of `cross_gradient = "exact"`."""
     if not method.shares_data:
         raise ConfigError(
             "cross_gradient = 'exact' is not possible in case 1.1: no model learns from a "
@@ -120,7 +120,7 @@ def log_likelihoods(
 def own_data_step(
     method: "SCooL", engine: Engine, state: "SCooLState", half: Tree, loss: Tensor, round: int
 ) -> tuple["SCooLState", Info]:
-    """Case 1.1: peers' data enter nowhere and nobody is asked. With a prior of type 2.2 or 2.3 the
+    """Case 1.1: peers' data are not used, and no peer is asked. With a prior of type 2.2 or 2.3 the
     graph sums out and local learning remains; Dirac's couples the models."""
     alone = Edges.loops(engine.num_clients, torch.ones_like(engine.active))
     graph: Matrix = alone.on(torch.ones(alone.count, dtype=torch.float64))

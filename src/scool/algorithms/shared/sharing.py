@@ -1,4 +1,5 @@
-"""What methods do alike: who takes part, which tensors are shared, and what is made of models."""
+"""What many methods do: choose participants, split a model into shared and personal tensors,
+average."""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from scool.types import Params, Tree
 
 
 def check_participation(participation: float) -> None:
-    """Refuse a share of which nobody is left."""
+    """Refuse a share that leaves no client."""
     good = 0 < participation <= 1
     require(good, "participation", participation, "give a fraction in (0, 1]; 1 is everyone")
 
@@ -49,8 +50,8 @@ def split_names(names: Iterable[str], personal: str, norms: Collection[str] = ()
 
     Args:
         names: of the model's parameters, in order.
-        personal: `head` for the last layer, `norm` for all layers that normalise, or layers and
-            tensors by name, with commas between; empty for none.
+        personal: `head` for the last layer, `norm` for all layers that normalise, or names of
+            layers and tensors, separated by commas; empty for none.
         norms: the tensors of layers that normalise (`Engine.norms`).
 
     >>> sorted(split_names(["0.weight", "0.bias", "2.weight", "2.bias"], "head").personal)

@@ -42,7 +42,7 @@ def page_content(records: Sequence[RunRecord], title: str, problems: Sequence[st
     label_of = {run: label for label, runs in groups.items() for run in runs}
     runs: list[dict[str, Any]] = []
     for number, record in enumerate(records):
-        # What a run does not need of its share is left to those after it.
+        # What a run does not use of its share is left to the runs after it.
         runs.append(
             _run(number, record, label_of[number], keys, left // (len(records) - number), blobs)
         )
@@ -88,7 +88,7 @@ def _run(
     last = record.rows[-1] if record.rows else {}
     packed, memberships = pack_graphs(record, budget), _memberships(record, last)
     graph: dict[str, Any] | None = None
-    problems = list(record.problems)  # with what was found damaged just now
+    problems = list(record.problems)  # with what was just found damaged
     if packed is not None:
         problems += packed.problems
         graph = packed.about | {"blob": f"graph-{number}"} | _drawing(record)

@@ -29,8 +29,8 @@ class Exchange:
 
     def visits(self, purpose: str, tree: Tree, wanted: Tensor) -> Iterator[tuple[Tensor, Tree]]:
         """(ids, their rows): first all clients held here, then those of each other rank that this
-        one wants, once each. `wanted` (ranks, K) is equal everywhere. Between two ranks in turn,
-        so that no more than one other shard is here at a time.
+        one wants, once each. `wanted` (ranks, K) is equal everywhere. One pair of ranks at a time,
+        so that at most one other shard is in memory here.
         """
         yield self._mine, tree
         self._count(purpose, tree, wanted)
@@ -43,8 +43,8 @@ class Exchange:
     def errands(
         self, purpose: str, tree: Tree, wanted: Tensor, work: Callable[[Tensor, Tree], Tree]
     ) -> Iterator[tuple[Tensor, Tree]]:
-        """Rows travel to the ranks that want them, `work(ids, rows)` is done there, and what comes
-        of it travels back: (positions here, results), for every rank that had some."""
+        """Rows travel to the ranks that want them, `work(ids, rows)` is done there, and the results
+        travel back: (positions here, results), for every rank that had some."""
         self._count(purpose, tree, wanted, times=2)
         for hop in range(self.ranks.size):
             ids, sent = self._hop(wanted, hop)
@@ -72,7 +72,7 @@ class Exchange:
         return self.ranks.trade(outgoing, receiver, incoming, like, sender)
 
     def _count(self, purpose: str, tree: Tree, wanted: Tensor, times: int = 1) -> None:
-        """What travels between ranks, all of them together."""
+        """Count what travels between ranks, over all of them."""
         abroad = wanted & (self.placement.holder != torch.arange(self.ranks.size)[:, None])
         self.ranks.ledger.add(purpose, times * int(abroad.sum()), model_bytes(tree))
 

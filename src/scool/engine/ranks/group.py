@@ -1,4 +1,4 @@
-"""Processes that work on one run together: what they send each other, and how much it is."""
+"""Processes that share one run: what they send each other, and how much."""
 
 import datetime
 import json
@@ -45,7 +45,7 @@ def _takes_part() -> bool:
         dist.group.WORLD._get_backend(torch.device("cpu"))
     except RuntimeError as error:
         if dist.get_world_size() == 1:
-            return False  # somebody else's group; here is everything that is needed
+            return False  # a group made by the caller, with all that is needed
         raise RunError(
             "the process group has no backend for tensors on the CPU: make it with "
             "init_process_group('cpu:gloo,cuda:nccl')"
@@ -54,13 +54,13 @@ def _takes_part() -> bool:
 
 
 def leave_group() -> None:
-    """Part after a good run; after an error there is nobody to take leave of."""
+    """Leave the group after a successful run; after an error the others may be gone."""
     dist.destroy_process_group()
 
 
 @final
 class Ranks(Processes):
-    """This process among those of the run; the process group of torch, or nobody else.
+    """This process among those of the run: torch's process group.
 
     Every rank calls the same verbs in the same order. `ledger` counts what really travels between
     the processes, all of them together; it is equal everywhere.
@@ -170,7 +170,7 @@ class Ranks(Processes):
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Turn what torch says about a broken connection into words."""
+        """Turn torch's errors about a broken connection into a RankLost."""
         try:
             yield
         except torch.OutOfMemoryError:

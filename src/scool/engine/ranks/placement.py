@@ -15,8 +15,8 @@ from scool.engine.machine import resolve_device
 from scool.errors import ConfigError, require
 from scool.graph.edges import Matrix, as_matrix
 
-SPARSE = 0.5  # above this share of nonzero weights every rank needs everyone, wherever they are
-WORTH = 0.8  # clients move where no more than this share of the traffic is left
+SPARSE = 0.5  # above this share of nonzero weights every rank needs all clients, wherever they are
+WORTH = 0.8  # clients move if at most this share of the traffic is left
 
 
 def check_ranks(ranks: int, num_clients: int) -> None:
@@ -29,7 +29,7 @@ def check_ranks(ranks: int, num_clients: int) -> None:
 
 @final
 class Placement:
-    """Who holds whom. Equal on all ranks."""
+    """Which rank holds which clients. Equal on all ranks."""
 
     def __init__(self, holder: Tensor, ranks: int) -> None:
         """`holder` (K,) is the rank of each client; every rank holds one at least."""
@@ -59,13 +59,13 @@ class Placement:
         return rows[self._order.to(rows.device)]
 
     def wanted(self, i: Tensor, j: Tensor) -> Tensor:
-        """(ranks, K) bool: whom a rank has to see where client i[e] has to see j[e]."""
+        """(ranks, K) bool: the clients that a rank needs if client i[e] needs j[e]."""
         out = torch.zeros(self.ranks, len(self.holder), dtype=torch.bool)
         out[self.holder[i], j] = True
         return out
 
     def abroad(self, edges: PairList) -> int:
-        """Rows that travel between ranks where client i has to see j for each edge."""
+        """The number of rows that travel between ranks if client i needs j for each edge."""
         wanted = self.wanted(edges.i, edges.j)
         return int((wanted & (self.holder != torch.arange(self.ranks)[:, None])).sum())
 

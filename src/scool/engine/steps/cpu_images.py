@@ -18,12 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scool.engine.steps.local_steps import Stepper, one_client, stepwise
-from scool.engine.steps.phases import Phase, Samples
-from scool.engine.steps.stacked import ELEMENTWISE, FLAT_FORMS, Form, Layer, is_plain
+from scool.engine.steps.local_steps import one_client
+from scool.engine.steps.phases import Phase, Samples, Stepper, stepwise
+from scool.engine.steps.stacked import ELEMENTWISE, FLAT_FORMS, Form, Layer
 from scool.learning.local_sgd import Rule
 from scool.learning.losses import Loss
 from scool.models import Functional, unstack
+from scool.models.layers import is_plain
 from scool.types import Params, Tree
 
 CHUNK = 16  # clients at a time
@@ -119,7 +120,7 @@ _IMAGE_FORMS: dict[type[nn.Module], Form] = ELEMENTWISE | {
 def by_chunks(
     stepper: Stepper, samples: Samples, theta: Tree, phase: Phase, anchor: Tree | None
 ) -> tuple[Tree, Tensor]:
-    """The result of `steps.stepwise`, a chunk of clients after the other."""
+    """The result of `phases.stepwise`, one chunk of clients after another."""
 
     def rows(ids: Tensor) -> Callable[[Tree], Tree]:
         return lambda tree: {name: stacked[ids] for name, stacked in tree.items()}
@@ -148,7 +149,7 @@ def by_workers(
     rule: Rule,
     anchor: Tree | None,
 ) -> tuple[Tree, Tensor]:
-    """The result of `steps.one_by_one` for models that draw no random numbers."""
+    """The result of `local_steps.one_by_one` for models that draw no random numbers."""
     workers = max(1, torch.get_num_threads())
     clients = list(range(len(phase.ids)))
     models = [_own_copy(module) for _ in range(workers)]
@@ -174,7 +175,7 @@ def by_workers(
 
 
 def _own_copy(module: nn.Module) -> Functional:
-    """Calls put parameters into the module, so that each thread needs one."""
+    """Calls put parameters into the module, so each thread needs its own."""
     return Functional(copy.deepcopy(module).to(memory_format=torch.channels_last))  # type: ignore
 
 

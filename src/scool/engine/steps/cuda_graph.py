@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from scool.engine.machine import HAS_TRITON
-from scool.engine.steps.local_steps import Stepper
-from scool.engine.steps.phases import Phase, Samples, batch_at
+from scool.engine.steps.phases import Phase, Samples, Stepper, batch_at
 from scool.types import Tree
 
 WARM_UP = 3  # steps run before the capture, as torch asks for
@@ -20,7 +19,7 @@ WARM_UP = 3  # steps run before the capture, as torch asks for
 
 @final
 class CapturedSteps:
-    """Gives the result of `steps.stepwise`, for phases of one shape and one rule."""
+    """Gives the result of `phases.stepwise`, for phases of one shape and one rule."""
 
     def __init__(
         self, stepper: Stepper, samples: Samples, theta: Tree, phase: Phase, anchor: Tree | None

@@ -1,8 +1,10 @@
-"""Which way of computing serves a module on a device: the engine asks, this file decides."""
+"""Which formulation of the computations suits a module on a device: the engine asks, this file
+decides."""
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Literal, final, get_args
 
 import torch
@@ -15,15 +17,14 @@ from scool.engine.steps.cpu_images import by_chunks, by_workers, group_module, s
 from scool.engine.steps.cuda_graph import CapturedSteps
 from scool.engine.steps.fused import FusedStack, FusedStepper, takes_whole_layers
 from scool.engine.steps.local_steps import (
+    Gradient,
     Gradients,
     GradientStepper,
-    Stepper,
     one_by_one,
     stacked_gradient,
-    stepwise,
     vmap_gradient,
 )
-from scool.engine.steps.phases import Batch, Phase, Samples, batch_at
+from scool.engine.steps.phases import Batch, Phase, Samples, Stepper, batch_at, stepwise
 from scool.engine.steps.stacked import Layer, stack_module
 from scool.errors import ConfigError, unknown
 from scool.learning.local_sgd import Rule
@@ -39,7 +40,7 @@ def _check_precision(precision: str, device: torch.device) -> bool:
     """Whether local training rounds its products to bf16.
 
     Raises:
-        ConfigError: the device has no bf16, or nobody knows such a precision.
+        ConfigError: the device has no bf16, or the precision is unknown.
     """
     if precision not in get_args(Precision):
         unknown("precision", precision, get_args(Precision))
@@ -81,11 +82,11 @@ class Formulation:
         self.device = device
         self.is_bf16 = _check_precision(precision, device)
         self.is_cuda = device.type == "cuda"
-        self._captured: dict[Any, CapturedSteps] = {}  # by rule and shapes, the latest last
+        self._captured: dict[Any, CapturedSteps] = {}  # by rule and shapes, the newest last
         self._tried: set[str] = set()  # "outputs", "steps", "gradient"
-        stacked = stack_module(module)
-        self.may_draw = stacked is None  # random numbers; known layers do not
-        fused = FusedStack.of(module) if stacked is not None else None
+        fused = FusedStack.of(module)
+        stacked = stack_module(module) if fused is None or self.is_cuda else None
+        self.may_draw = fused is None and stacked is None  # random numbers; known layers do not
         self._fused = fused if fused is not None and self._may_fuse(module, fused) else None
         stacked = stacked if self.is_cuda else None
         self._is_stacked = stacked is not None
@@ -95,9 +96,7 @@ class Formulation:
         self._is_chunked = False
         if on_images and not self._has_workers and (grouped := group_module(module)):
             stacked, self._is_chunked = grouped, True
-        self._gradient = (
-            vmap_gradient(self.model, loss) if stacked is None else stacked_gradient(stacked, loss)
-        )
+        self._stacked = stacked
         self._outputs: Layer = vmap(self.model)
         if self._fused is not None:
             self._outputs = self._fused.outputs
@@ -106,9 +105,16 @@ class Formulation:
         elif self._has_workers:
             self._outputs = self._each
 
+    @cached_property
+    def _gradient(self) -> Gradient:
+        """Made on first use: fused steps do without."""
+        if self._stacked is None:
+            return vmap_gradient(self.model, self.loss)
+        return stacked_gradient(self._stacked, self.loss)
+
     @property
     def activations(self) -> int:
-        """What a sample takes in an evaluation, in sizes of its input, for convolutions of some
+        """The memory of a sample in an evaluation, in sizes of its input, for convolutions of some
         thirty channels: fewer where layers are fused, fewest where no layer before a pool is
         written out."""
         if not self.is_cuda:
@@ -226,7 +232,7 @@ class Formulation:
         rule: Rule,
         anchor: Tree | None,
     ) -> CapturedSteps:
-        """The capture for such a phase: an old one where there is one. Two are kept, for methods
+        """The capture for such a phase, cached. Two are kept, for methods
         that train two models per round."""
         shapes = tuple(None if part is None else part.shape for part in phase)
         key = (rule, type(stepper), shapes)
@@ -237,7 +243,7 @@ class Formulation:
         return self._captured[key]
 
     def forget(self) -> None:
-        """Give back the memory of the captured steps."""
+        """Free the memory of the captured steps."""
         self._captured.clear()
 
     def _stepper(
@@ -254,14 +260,14 @@ class Formulation:
         return GradientStepper(self._gradient, rule)
 
     def gradient(self, theta: Tree, batch: Batch) -> Gradients:
-        """Of one batch, the module as it evaluates."""
+        """The gradients of one batch, the module in evaluation mode."""
         return self._gradient(theta, batch)
 
 
 @contextmanager
 def _unseen(device: torch.device) -> Iterator[None]:
-    """A trial that leaves the global random numbers alone, and in which `vmap` may not loop over
-    single operations: that takes longer than a loop over the clients."""
+    """A trial without side effects on the global random numbers, in which `vmap` may not loop over
+    single operations: that would take longer than a loop over the clients."""
     before = functorch._is_vmap_fallback_enabled()
     functorch._set_vmap_fallback_enabled(False)
     try:

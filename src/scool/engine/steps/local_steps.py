@@ -1,13 +1,14 @@
-"""The hot loop: local SGD of many clients, in formulations that give the same result."""
+"""Local steps from gradients: by `vmap`, by stacked layers, or one client after another, which all
+give the same result."""
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeAlias, final
+from typing import NamedTuple, TypeAlias, final
 
 import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from scool.engine.steps.phases import Batch, Phase, Samples, batch_at
+from scool.engine.steps.phases import Batch, Phase, Samples, batch_at, fill
 from scool.engine.steps.stacked import Layer
 from scool.learning.local_sgd import LocalSGD, Rule
 from scool.learning.losses import Loss, sample_count
@@ -20,7 +21,7 @@ BETAS, EPS = (0.9, 0.999), 1e-8  # Adam's usual constants
 
 
 class Gradients(NamedTuple):
-    """Of c models on a batch each."""
+    """The gradients of c models, each on its batch."""
 
     grads: Tree  # (c, ...)
     losses: Tensor  # (c,) the mean loss of each client
@@ -28,11 +29,11 @@ class Gradients(NamedTuple):
 
 
 Gradient: TypeAlias = Callable[[Tree, Batch], Gradients]
-"""(models (c, ...), batch) -> what the batch says of them."""
+"""(models (c, ...), batch) -> their gradients on it."""
 
 
 def split_statistics(theta: Tree) -> tuple[Tree, Tree]:
-    """What gradients move, and what the batches do."""
+    """The tensors that gradients move, and the running statistics, which batches move."""
     moved = {name: t for name, t in theta.items() if not is_statistic(name)}
     return moved, {name: t for name, t in theta.items() if name not in moved}
 
@@ -76,55 +77,6 @@ def stacked_gradient(forward: Layer, loss: Loss) -> Gradient:
     return gradient
 
 
-class Stepper(Protocol):
-    """A way to take local steps. Buffers hold the models and whatever the optimiser carries."""
-
-    def begin(self, theta: Tree, anchor: Tree | None) -> Tree:
-        """Fresh buffers; the caller's tensors are not changed. The anchor of a pull, or the
-        slope of a push."""
-        ...
-
-    def load(
-        self, buffers: Tree, theta: Tree, anchor: Tree | None, start: Tensor | None = None
-    ) -> None:
-        """Start again from other models, or from rows `start` of them, in the same buffers."""
-        ...
-
-    def step(self, buffers: Tree, batch: Batch, active: Tensor) -> Tensor:
-        """One step of every client in place; its mean loss (c,). A client that has finished
-        (active 0) does not move."""
-        ...
-
-    def end(self, buffers: Tree, lend: bool = False) -> Tree:
-        """The models, in tensors that the buffers do not share, unless they may be lent."""
-        ...
-
-
-def fill(buffer: Tensor, stacked: Tensor, rows: Tensor | None) -> None:
-    """Some rows, or all, into a buffer: a gather and a copy would write large models twice."""
-    if rows is None:
-        buffer.copy_(stacked)
-    else:
-        torch.index_select(stacked, 0, rows, out=buffer)
-
-
-def stepwise(
-    stepper: Stepper, samples: Samples, theta: Tree, phase: Phase, anchor: Tree | None = None
-) -> tuple[Tree, Tensor]:
-    """Step after step from Python.
-
-    Returns:
-        the models after the last step, and the losses (c, S) of each client's steps.
-    """
-    buffers = stepper.begin(theta, anchor)
-    losses = torch.zeros(phase.active.shape, device=phase.ids.device, dtype=torch.float64)
-    for step in torch.arange(phase.active.shape[1], device=phase.ids.device).split(1):
-        active = phase.active.index_select(1, step)[:, 0]
-        found = stepper.step(buffers, batch_at(samples, phase, step), active)
-        losses.index_copy_(1, step, found.double()[:, None])
-    return stepper.end(buffers), losses
-
-
 def one_by_one(
     model: Functional,
     loss: Loss,
@@ -136,7 +88,8 @@ def one_by_one(
 ) -> tuple[Tree, Tensor]:
     """One client after another, for models that draw random numbers or that vmap refuses.
 
-    Draws of torch's own begin with the client's stream: they belong to the client and the round.
+    Random numbers that torch draws begin with the client's stream, and so depend on client and
+    round only.
     """
     device = phase.ids.device
     streams = [0] * len(phase.ids) if phase.stream is None else phase.stream.tolist()
@@ -226,8 +179,8 @@ def one_client(
 class GradientStepper:
     """Any optimiser of `LocalSGD` on gradients of any formulation.
 
-    Agrees with `torch.optim` on each client alone. State starts afresh in every round, because the
-    model it belongs to is replaced by the mixture.
+    Agrees with `torch.optim` on each client alone. The optimiser's state is reset in every round,
+    because mixing replaces the model it belongs to.
     """
 
     def __init__(self, gradient: Gradient, rule: Rule) -> None:

@@ -1,6 +1,6 @@
-"""One local phase of many models: whose samples, in which steps, and what came of it."""
+"""One local phase of many models: its samples, its steps one after the other, and its outcome."""
 
-from typing import NamedTuple, final
+from typing import NamedTuple, Protocol, final
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ class Samples:
         dtype: torch.dtype,
         class_weights: Tensor | None = None,
     ) -> None:
-        """`class_weights` (K, C) says how much samples of each class count; None: all alike."""
+        """`class_weights` (K, C) are weights of the samples of each class; None: all 1."""
         self.split = split
         self.class_weights = None if class_weights is None else class_weights.to(dtype)
         self.transform = transform
@@ -81,7 +81,25 @@ class Batch(NamedTuple):
     x: Tensor  # (c, b, ...)
     y: Tensor  # (c, b, ...)
     weight: Tensor  # (c, b): 1, or what its class weighs, for a sample, 0 for padding
-    stream: Tensor | None = None  # (c,) of what the models draw in this step
+    stream: Tensor | None = None  # (c,) random stream of the models in this step
+
+
+class Rate(NamedTuple):
+    """What the update in the backward pass needs to know."""
+
+    touched: Tensor  # a scalar that requires a gradient, so that every layer is visited
+    lr: float
+    decay: float = 0.0
+    strength: float = 0.0  # of the pull, which is a decay and a term added afterwards
+    pulled: frozenset[str] = frozenset()  # tensors with an anchor
+    only: frozenset[str] | None = None  # tensors that learn
+
+    def of(self, weight: str) -> tuple[Tensor, float, float]:
+        """The step of the layer with this weight; one that does not learn takes steps of length
+        0."""
+        learns = self.only is None or weight in self.only
+        pull = self.strength if weight in self.pulled else 0.0
+        return self.touched, self.lr * learns, (self.decay + pull) * learns
 
 
 class Phase(NamedTuple):
@@ -92,7 +110,7 @@ class Phase(NamedTuple):
     weight: Tensor  # (c, S, b): 1 for a sample, 0 for padding
     active: Tensor  # (c, S): 1 where a client takes the step
     draws: Tensor | None  # (c, S, b, d) random numbers of the augmentation
-    stream: Tensor | None = None  # (c,) of what the models draw in this round
+    stream: Tensor | None = None  # (c,) random stream of the models in this round
     start: Tensor | None = None  # (c,) whose model each begins with; None: one row each
 
     def begin(self, theta: Tree) -> Tree:
@@ -124,8 +142,8 @@ def batch_at(samples: Samples, phase: Phase, step: Tensor) -> Batch:
 def plan_phase(
     samples: Samples, sgd: LocalSGD, hosts: Tensor, names: Tensor, round: int, seed: int
 ) -> Phase:
-    """The phase of a round on the data of the hosts (c,), which randomness calls `names` (c,):
-    a function of (seed, round, name)."""
+    """The phase of a round on the data of the hosts (c,), with the ids `names` (c,) in random
+    streams: a function of (seed, round, name)."""
     plan = plan_batches(sgd, samples.split.mask[hosts], names, round, seed)
     shape = plan.position.shape[1:]
     draws = samples.augmentation(derive(seed, "augment", round), names, shape)
@@ -133,22 +151,71 @@ def plan_phase(
 
 
 def dropout_streams(names: Tensor, round: int, seed: int) -> Tensor:
-    """(c,) where the numbers that the models draw in a round begin."""
+    """(c,) the random stream of each model in a round."""
     streams = [derive(seed, "dropout", round, name) for name in names.tolist()]
     return torch.tensor(streams, device=names.device)
 
 
+class Stepper(Protocol):
+    """A way to take local steps. Buffers hold the models and whatever the optimiser carries."""
+
+    def begin(self, theta: Tree, anchor: Tree | None) -> Tree:
+        """Fresh buffers; the caller's tensors are not changed. The anchor of a pull, or the
+        slope of a push."""
+        ...
+
+    def load(
+        self, buffers: Tree, theta: Tree, anchor: Tree | None, start: Tensor | None = None
+    ) -> None:
+        """Start again from other models, or from rows `start` of them, in the same buffers."""
+        ...
+
+    def step(self, buffers: Tree, batch: Batch, active: Tensor) -> Tensor:
+        """One step of every client in place; its mean loss (c,). A client that has finished
+        (active 0) does not move."""
+        ...
+
+    def end(self, buffers: Tree, lend: bool = False) -> Tree:
+        """The models, in tensors that the buffers do not share, unless they may be lent."""
+        ...
+
+
+def fill(buffer: Tensor, stacked: Tensor, rows: Tensor | None) -> None:
+    """Some rows, or all, into a buffer: a gather and a copy would write large models twice."""
+    if rows is None:
+        buffer.copy_(stacked)
+    else:
+        torch.index_select(stacked, 0, rows, out=buffer)
+
+
+def stepwise(
+    stepper: Stepper, samples: Samples, theta: Tree, phase: Phase, anchor: Tree | None = None
+) -> tuple[Tree, Tensor]:
+    """Step after step from Python.
+
+    Returns:
+        the models after the last step, and the losses (c, S) of each client's steps.
+    """
+    buffers = stepper.begin(theta, anchor)
+    losses = torch.zeros(phase.active.shape, device=phase.ids.device, dtype=torch.float64)
+    for step in torch.arange(phase.active.shape[1], device=phase.ids.device).split(1):
+        active = phase.active.index_select(1, step)[:, 0]
+        found = stepper.step(buffers, batch_at(samples, phase, step), active)
+        losses.index_copy_(1, step, found.double()[:, None])
+    return stepper.end(buffers), losses
+
+
 class Outcome(NamedTuple):
-    """What came of c models."""
+    """The outcome of a phase for c models."""
 
     theta: Tree  # (c, ...); lent, where the phase says whose models to begin with
     loss: Tensor  # (c,) mean over the steps; on the CPU, as the next
-    stop: Tensor  # (c,) the step at which a number was found not to be finite, -1 for none
+    stop: Tensor  # (c,) the step at which a number was not finite, -1 for none
 
 
 def examine(phase: Phase, theta: Tree, losses: Tensor) -> Outcome:
-    """What came of a phase, from the models after it and the losses (c, S) of its steps. What is
-    not finite is found here, so that no step waits for the host."""
+    """The outcome of a phase, from the models after it and the losses (c, S) of its steps.
+    Non-finite numbers are detected here, so that no step waits for the host."""
     taken = phase.active > 0
     count = taken.sum(dim=1)
     mean = losses.where(taken, 0.0).sum(dim=1) / count.clamp(min=1)
@@ -159,7 +226,8 @@ def examine(phase: Phase, theta: Tree, losses: Tensor) -> Outcome:
 
 
 def are_finite(tree: Tree) -> Tensor:
-    """(c,) bool: all of the model are numbers. Extremes show it without a copy of the model."""
+    """(c,) bool: all numbers of the model are finite. Minimum and maximum show it without a copy of
+    the model."""
     parts: list[Tensor] = []
     for stacked in tree.values():
         low, high = flat(stacked).aminmax(dim=1)

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from scool.models.layers import is_plain
 from scool.types import Tree
 
 Layer: TypeAlias = Callable[[Tree, Tensor], Tensor]
@@ -52,19 +53,6 @@ def stack_module(module: nn.Module) -> Layer | None:
         return x
 
     return forward
-
-
-def is_plain(module: nn.Module) -> bool:
-    """Everything is trained, nothing is used twice, and nothing is hooked to the layers."""
-    layers = [layer for _, layer in module.named_modules(remove_duplicate=False)]
-    weights = [p for _, p in module.named_parameters(remove_duplicate=False)]
-    is_hooked = any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers)
-    is_trained = all(p.requires_grad for p in weights)
-    return (
-        is_trained
-        and not is_hooked
-        and all(len(set(parts)) == len(parts) for parts in (layers, weights))
-    )
 
 
 def _linear(name: str, layer: nn.Module) -> Layer:

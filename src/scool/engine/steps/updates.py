@@ -1,4 +1,4 @@
-"""What visits did to the models: inner products and weighted sums of updates, never written out."""
+"""Inner products and weighted sums of the updates that visits made, without storing the updates."""
 
 from collections.abc import Iterator
 
@@ -11,9 +11,9 @@ from scool.models.layers import is_statistic
 from scool.models.stack import flat
 from scool.types import Tree
 
-COLUMNS = 1 << 24  # numbers that are looked at in one go
+COLUMNS = 1 << 24  # numbers that are processed at once
 MOST_ROWS = 64  # updates of a client that a program of a GPU holds
-LARGE = 64  # numbers an update: below, products are singular where float32 is not enough
+LARGE = 64  # numbers per update: below, products are singular and float32 is not enough
 ROUGH = 1e-5  # above the errors of products in float32, beside the diagonal
 
 
@@ -68,7 +68,7 @@ def _has_kernel(updates: Updates, name: str) -> bool:
 
 
 def _flat(updates: Updates, name: str) -> tuple[Tensor, Tensor]:
-    """The clients' own models (n, D), and what came of them (E, D)."""
+    """The clients' own models (n, D), and the visited ones (E, D)."""
     mine, theirs = flat(updates.theta[name]), flat(updates.visited[name])
     return mine.contiguous(), theirs.contiguous()
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from reference.worlds import noise
 from scool.contracts import Prior, SelfMode
 from scool.priors import MMSBM, SBM, Attention, Dirac, GraphPrior
-from scool.priors.safe_math import bernoulli_entropy, log_B, masked_log_softmax
+from scool.priors.base import bernoulli_entropy, masked_log_softmax
+from scool.priors.blocks import log_B
 
 
 def test_logs_are_finite_at_the_edge():

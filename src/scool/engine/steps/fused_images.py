@@ -1,75 +1,19 @@
-"""Layers of stacked clients whose backward pass is also the step of plain SGD.
+"""Convolutions of stacked clients whose backward pass is also the step of plain SGD.
 
-The gradient of a weight is the product of two matrices that the backward pass has at hand; adding
-it to the weight inside that product (`W.baddbmm_(dY^T, X, alpha=-lr)`) saves writing 351 MB of
-gradients and reading them again, each step of the paper's CIFAR run. Convolutions, norms and 2x2
-pools go through the Triton kernels of `triton_layers` and `triton_norm`, on a GPU only.
+Together with the ReLU, GroupNorm and 2x2 pool behind them they go through the Triton kernels, on a
+GPU only.
 """
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from scool.engine.machine import HAS_TRITON
+from scool.engine.steps.phases import Rate
 from scool.types import Tree
 
-
-class Rate(NamedTuple):
-    """What the update in the backward pass needs to know."""
-
-    touched: Tensor  # a scalar that requires a gradient, so that every layer is visited
-    lr: float
-    decay: float = 0.0
-    strength: float = 0.0  # of the pull, which is a decay and something added afterwards
-    pulled: frozenset[str] = frozenset()  # tensors with an anchor
-    only: frozenset[str] | None = None  # tensors that learn
-
-    def of(self, weight: str) -> tuple[Tensor, float, float]:
-        """What a layer with that weight does; one that does not learn takes steps of length 0."""
-        learns = self.only is None or weight in self.only
-        pull = self.strength if weight in self.pulled else 0.0
-        return self.touched, self.lr * learns, (self.decay + pull) * learns
-
-
 Layer: TypeAlias = Callable[[Tree, Tensor, Rate], Tensor]
-
-
-def _suits_kernel(x: Tensor, weight: Tensor) -> bool:
-    """Whether the kernel takes inputs (C, B, I): its block holds the whole batch."""
-    is_float32 = weight.is_cuda and weight.dtype == torch.float32 and x.is_contiguous()
-    return HAS_TRITON and is_float32 and x.shape[1] <= 64
-
-
-class _Linear(torch.autograd.Function):
-    """y = x W^T + b for every client; the backward pass takes the step on W and b."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, touched: Tensor, lr: float, decay: float
-    ) -> Tensor:
-        rows = x.flatten(1, -2)
-        ctx.save_for_backward(rows)
-        ctx.weight, ctx.bias, ctx.lr, ctx.keep = weight, bias, lr, 1 - lr * decay
-        ctx.shape = x.shape
-        out = torch.baddbmm(bias[:, None], rows, weight.transpose(1, 2))
-        return out.view(*x.shape[:-1], -1)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (x,), g = ctx.saved_tensors, grads[0].flatten(1, -2).contiguous()
-        if _suits_kernel(x, ctx.weight):
-            from scool.engine.kernels.linear import linear_backward
-
-            needs_dx = ctx.needs_input_grad[0]
-            dx = linear_backward(x, g, ctx.weight, ctx.bias, ctx.lr, ctx.keep, needs_dx)
-            return None if dx is None else dx.view(ctx.shape), None, None, None, None, None
-        dx = torch.bmm(g, ctx.weight).view(ctx.shape) if ctx.needs_input_grad[0] else None
-        ctx.weight.baddbmm_(g.transpose(1, 2), x, beta=ctx.keep, alpha=-ctx.lr)
-        ctx.bias.mul_(ctx.keep).sub_(g.sum(dim=1), alpha=ctx.lr)
-        return dx, None, None, None, None, None
 
 
 class _Conv(torch.autograd.Function):
@@ -184,14 +128,6 @@ def conv_norm(conv: str, name: str, norm: Norm) -> Layer:
     return forward
 
 
-def linear(name: str) -> Layer:
-    def forward(params: Tree, x: Tensor, rate: Rate) -> Tensor:
-        weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
-        return _Linear.apply(x.to(weight.dtype), weight, bias, *rate.of(f"{name}.weight"))  # type: ignore
-
-    return forward
-
-
 def conv(name: str, pooled: bool) -> Layer:
     def forward(params: Tree, x: Tensor, rate: Rate) -> Tensor:
         weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
@@ -200,14 +136,74 @@ def conv(name: str, pooled: bool) -> Layer:
     return forward
 
 
-def flatten(channels_last: bool) -> Layer:
-    """Channels first, the order that the weights of the next layer expect."""
-
-    def forward(params: Tree, x: Tensor, rate: Rate) -> Tensor:
-        return (x.movedim(-1, 2) if channels_last else x).flatten(2)
-
-    return forward
+# ---------------------------------------------------------------------- which layers suit them
 
 
-def relu(params: Tree, x: Tensor, rate: Rate) -> Tensor:
-    return F.relu(x)
+class Convolution(NamedTuple):
+    """A convolution together with the layers behind it that it can take in."""
+
+    layer: Layer
+    taken: int  # layers behind it
+    is_pooled: bool
+
+
+def conv_layers(
+    name: str, layer: nn.Module, behind: list[tuple[str, nn.Module]]
+) -> Convolution | None:
+    """None if the kernels cannot take the layer."""
+    if type(layer) is not nn.Conv2d or not _is_plain_conv(layer):
+        return None
+    if norm := _relu_norm_pool(layer, behind[:3]):
+        return Convolution(conv_norm(name, behind[0][0], norm), 3, False)
+    is_pooled = _relu_and_pool([child for _, child in behind[:2]])
+    return Convolution(conv(name, is_pooled), 2 if is_pooled else 0, is_pooled)
+
+
+def _is_plain_conv(layer: nn.Conv2d) -> bool:
+    return (
+        layer.bias is not None
+        and layer.groups == 1
+        and layer.stride == (1, 1)
+        and layer.dilation == (1, 1)
+        and layer.padding in (0, (0, 0))
+        and layer.out_channels <= 128  # one block of the kernels holds all outputs
+    )
+
+
+def _relu_and_pool(layers: list[nn.Module]) -> bool:
+    """A ReLU and a plain 2x2 maximum, in either order."""
+    pools = [layer for layer in layers if type(layer) is nn.MaxPool2d]
+    has_relu = any(type(layer) is nn.ReLU for layer in layers)
+    return len(pools) == 1 and has_relu and _stride(pools[0]) == 2
+
+
+def _stride(pool: nn.MaxPool2d) -> int | None:
+    """The stride of a 2x2 maximum without padding; None for any other pool."""
+    size, stride, padding, dilation = (
+        (value, value) if isinstance(value, int) else tuple(value)
+        for value in (pool.kernel_size, pool.stride, pool.padding, pool.dilation)
+    )
+    is_plain = (size, padding, dilation) == ((2, 2), (0, 0), (1, 1)) and stride[0] == stride[1]
+    return stride[0] if is_plain and not pool.ceil_mode and not pool.return_indices else None
+
+
+def _relu_norm_pool(conv: nn.Conv2d, layers: list[tuple[str, nn.Module]]) -> Norm | None:
+    """ReLU, GroupNorm, 2x2 maximum with stride 1 or 2, in this order; None where it is another."""
+    if [type(layer) for _, layer in layers] != [nn.ReLU, nn.GroupNorm, nn.MaxPool2d]:
+        return None
+    (_, _), (_, norm), (_, pool) = layers
+    assert isinstance(norm, nn.GroupNorm) and isinstance(pool, nn.MaxPool2d)
+    stride, sizes = _stride(pool), (conv.out_channels, norm.num_groups)
+    is_power = all(size & (size - 1) == 0 for size in sizes)  # the kernels' blocks
+    if stride not in (1, 2) or not norm.affine or not is_power:
+        return None
+    return Norm(norm.num_groups, norm.eps, stride)
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """(C, B, H, W, channels) of images (C, B, channels, H, W); those that all clients share are
+    not copied for each."""
+    x = x.movedim(2, -1)
+    if len(x) > 1 and x.stride(0) == 0:
+        return x[:1].contiguous().expand(x.shape)
+    return x.contiguous()

@@ -1,0 +1,27 @@
+"""What several kinds of cooperation come to together, by the weights that owners give them."""
+
+import torch
+from torch import Tensor
+
+from scool.graph.edges import Edges, Matrix
+
+
+def average_loss(losses: list[tuple[int, Tensor]], weights: Tensor) -> Tensor:
+    """(K,) mean over the kinds that have a loss; NaN where none has."""
+    loss = torch.stack([found for _, found in losses], dim=1)
+    weights = weights[:, [a for a, _ in losses]]
+    there = ~loss.isnan()
+    total = (weights * there).sum(dim=1)
+    return (weights * loss.nan_to_num(0.0)).sum(dim=1) / total.masked_fill(total == 0, torch.nan)
+
+
+def combined_graph(graphs: list[tuple[int, Matrix]], weights: Tensor, active: Tensor) -> Edges:
+    r"""$\sum_a \omega_{ia} w^a_{ij}$; a client that does not take part mixes with itself only."""
+    lists = [(a, Edges.of(graph).nonzero_pairs().among(active)) for a, graph in graphs]
+    values = [e.values.double() * weights[e.i, a] for a, e in lists]
+    i, j = torch.cat([e.i for _, e in lists]), torch.cat([e.j for _, e in lists])
+    mixed = Edges.gathered(len(active), i, j, torch.cat(values))
+    sums = mixed.row_sums()
+    mixed = mixed.on(mixed.values / sums[mixed.i])
+    alone = Edges.loops(len(active), sums == 0)
+    return mixed.updated(alone.on(torch.ones(alone.count, dtype=torch.float64)))
