@@ -400,6 +400,8 @@ class Method(Generic[S]):
     """The weights depend on what the clients learned, not only on options and the seed."""
     averages_updates: str = ""
     """The option because of which it averages updates; empty where it averages models."""
+    adds_up: str = ""
+    """What of its state would add up what missing peers did not send, in a word; empty: nothing."""
     meets: Meets = "peers"
     """Whom a client exchanges models with."""
     verbs: frozenset[str] = frozenset()

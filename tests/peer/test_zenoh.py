@@ -2,6 +2,7 @@
 
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -16,6 +17,7 @@ pytest.importorskip("cryptography", reason="pip install scool[peer]")
 from scool.errors import RunError
 from scool.peer import identity
 from scool.peer.identity import Files
+from scool.peer.probe import probe
 from scool.peer.zenoh import ZenohTransport
 
 NAMES = ("ann", "bob", "cat")
@@ -216,8 +218,28 @@ def test_a_newcomer_gets_in_where_its_authority_is_known_and_speaks_for_itself_a
 def test_a_port_that_is_taken_is_said(world: Any) -> None:
     _, addresses, authority, tmp = world
     files = issue(tmp / "second", "ann", addresses[0], authority)
-    with pytest.raises(RunError, match=f"cannot listen on {addresses[0]} .*is the port taken"):
+    with pytest.raises(RunError, match=f"cannot listen on {addresses[0]}: another program has"):
         ZenohTransport("r", 0, NAMES, addresses, files, LARGEST)
+
+
+def test_why_a_member_does_not_answer_is_found_out(world: Any) -> None:
+    members, addresses, _, tmp = world
+    own, nobody = Files.of(tmp / "bob"), free_addresses(1)[0]
+    assert members[1].trouble(0) == "" == probe(addresses[0], own)
+    assert "nothing listens at" in probe(nobody, own)
+    foreign = issue(tmp / "other", "bob", addresses[1], identity.new_authority("other"))
+    assert "it has joined another invite" in probe(addresses[0], foreign)
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+        address = f"127.0.0.1:{plain.getsockname()[1]}"
+
+        def answer() -> None:
+            with plain.accept()[0] as link:
+                link.sendall(b"HTTP/1.0 400\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert "is no peer" in probe(address, own)
+        thread.join()
 
 
 def test_a_peer_that_goes_is_missed_at_once_and_found_again(world: Any) -> None:

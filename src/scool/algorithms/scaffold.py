@@ -40,6 +40,7 @@ class Scaffold(Method[ScaffoldState]):
     and round, in two messages. Karimireddy et al., ICML 2020, option II.
     """
 
+    adds_up = "control variates"
     meets = "server"
     verbs = frozenset({"train", "mix"})
 

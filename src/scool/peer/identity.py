@@ -200,7 +200,14 @@ class Keys:
             raise ConfigError("key.pem is not the key of leaf.pem: bring back the one made with it")
         self._key = found
         self._public = [load(leaf).public_key() for leaf in leaves]
-        check_time(load(leaves[place]), "leaf.pem")
+        self._leaf = load(leaves[place])
+        self.check_time()
+
+    def check_time(self) -> None:
+        """Raises:
+        ConfigError: the own certificate is not valid now.
+        """
+        check_time(self._leaf, "leaf.pem")
 
     def sign(self, header: bytes) -> bytes:
         return self._key.sign(header, _SHA)

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-from scool.algorithms.scaffold import Scaffold
 from scool.algorithms.scool import SCooL
 from scool.algorithms.tracks import Tracks
 from scool.algorithms.truth import Truth
@@ -64,10 +63,10 @@ def check_elastic(method: Method[Any], name: str = "") -> None:
             f"method {name!r} is not possible with mode = 'elastic' and form = 'primal-dual': its "
             "dual variables would add up what is missing. Set form = 'gossip', or mode = 'strict'"
         )
-    if isinstance(plain, Scaffold):
+    if sums := getattr(plain, "adds_up", ""):
         raise ConfigError(
-            f"method {name!r} is not possible with mode = 'elastic': its control variates would "
-            "add up what is missing. Use fedavg, or mode = 'strict'"
+            f"method {name!r} is not possible with mode = 'elastic': its {sums} would add up what "
+            "is missing. Take another method, or mode = 'strict'"
         )
     if option := _averages_updates(plain):
         raise ConfigError(

@@ -71,7 +71,9 @@ class StatusFile:
     def _check_left(self) -> None:
         """Raises:
         KeyboardInterrupt: the owner has left the run, as if by Ctrl-C.
+        ConfigError: the own certificate has expired: nobody hears this peer any more.
         """
+        self._owner.keys.check_time()
         if has_left(self._owner.folder) and self._known["state"] != "finished":
             raise KeyboardInterrupt
 
