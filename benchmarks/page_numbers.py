@@ -4,7 +4,8 @@ Checked are numbers with a decimal point in table rows, list items and paragraph
 stands there, each must be a number of a method that is named there, ours or the paper's; on pages
 about results one of any method where none is named. On pages with options only numbers from 10 on
 are checked, because options are smaller. Options in code (`--lr 0.1`) are none, nor
-are the tables between markers, which tests/reproduction/test_pages.py makes again from the records.
+are the tables between markers: tests/reproduction/test_pages.py and `contest_pages.py` make them
+again from the records.
 A comment exempts numbers of its page and says why:
 `<!-- not in the table: 4.4 2.7, differences by seed -->`.
 """
@@ -27,7 +28,7 @@ OPTION = 10.0
 
 _DECIMAL = re.compile(r"(?<![\w.#/-])[+\u2212-]?\d[\d,]*\.\d+(?![\w.]*\w)")
 _EXEMPT = re.compile(r"<!-- not in the table: (.*?) -->", re.DOTALL)
-_FILLED = re.compile(r"<!-- begin (.*?) from .*? -->.*?<!-- end \1 -->", re.DOTALL)
+_FILLED = re.compile(r"<!-- begin (.*?)(?: from .*?)? -->.*?<!-- end \1 -->", re.DOTALL)
 _TARGET = re.compile(r"\]\([^)]*\)")
 _OPTIONS = re.compile(r"`[^`]*--[^`]*`")
 

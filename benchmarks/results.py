@@ -21,6 +21,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE))  # where this file is run by others
+from contest_pages import wrong_on_contest_pages  # noqa: E402
 from page_numbers import OPTION, Row, paper_values, titles_of_methods, wrong_numbers  # noqa: E402
 
 PAGE = "docs/all-results.md"
@@ -29,8 +30,8 @@ ABOUT_RESULTS = (
     *("docs/ablations.md", "docs/ablations/*.md"),
 )
 WITH_OPTIONS = ("README.md", "docs/demo.md", "docs/methods.md", "docs/methods/*.md")
-PAGES = (*ABOUT_RESULTS, *WITH_OPTIONS, "docs/natural.md")
-CONTESTS = ("natural", "field")
+PAGES = (*ABOUT_RESULTS, *WITH_OPTIONS)
+CONTESTS = {name: (f"docs/{name}.md", f"docs/{name}/*.md") for name in ("natural", "field")}
 NOTHING = "–"
 
 MEANS = {
@@ -237,6 +238,8 @@ def check(root: Path, rows: Sequence[Row]) -> list[str]:
         least = OPTION if has_options else 0
         found = wrong_numbers(path.read_text(), known, paper, titles, is_about, least)
         words += [f"{place.as_posix()}: {one}" for one in found]
+    for name, pages in CONTESTS.items():
+        words += wrong_on_contest_pages(root, name, pages)
     return words
 
 

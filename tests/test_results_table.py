@@ -75,6 +75,21 @@ def test_a_changed_number_of_a_page_is_found(page: str, tmp_path: Path) -> None:
     assert any(f"{page}: 17" in words for words in RESULTS["check"](tmp_path, ROWS))
 
 
+def test_a_changed_number_or_table_of_a_contest_is_found(tmp_path: Path) -> None:
+    name = "natural"
+    for folder in ("benchmarks/natural", "docs/natural"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    page = tmp_path / "docs" / "natural.md"
+    text = (ROOT / "docs" / "natural.md").read_text()
+    wrong, pages = RESULTS["wrong_on_contest_pages"], RESULTS["CONTESTS"][name]
+    page.write_text(text)
+    assert wrong(tmp_path, name, pages) == []
+    page.write_text(text.replace("falls by 0.46", "falls by 0.97"))
+    assert [words[:20] for words in wrong(tmp_path, name, pages)] == ["docs/natural.md: 0.9"]
+    page.write_text(text.replace("| scool | 3.2 |", "| scool | 1.2 |"))
+    assert ["`overall` is old" in words for words in wrong(tmp_path, name, pages)] == [True]
+
+
 def test_tables_sort_by_number_and_unit_with_what_is_missing_last(tmp_path: Path) -> None:
     node = shutil.which("node")
     if node is None:
