@@ -1,14 +1,13 @@
 """Do the pages about a contest (`scool reproduce natural`) say what its JSON file says?
 
 Tables between markers must be those that the command makes of the file. Every other number with a
-decimal point must be in the file, rounded as it stands on the page.
+decimal point must be one of a method that is named beside it, rounded as it stands on the page.
 """
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from page_numbers import wrong_numbers
 
@@ -23,8 +22,11 @@ def wrong_on_contest_pages(root: Path, name: str, pages: Sequence[str]) -> list[
         return []
     content = json.loads(data.read_text())
     tables = parts_of(read_study(name), content["rows"], content["overall"], content["kinds"])
-    numbers = {str(place): value for place, value in enumerate(_numbers(content))}
-    row = {"names": ["of the contest"], **numbers}
+    rows = [
+        {**row, "names": {row["method"], row["title"]}}
+        for table in ("rows", "overall", "kinds")
+        for row in ({"title": "", **row} for row in content[table])
+    ]
     words: list[str] = []
     for path in sorted({path for page in pages for path in root.glob(page)}):
         text, place = path.read_text(), path.relative_to(root).as_posix()
@@ -36,16 +38,5 @@ def wrong_on_contest_pages(root: Path, name: str, pages: Sequence[str]) -> list[
                     f"{place}: the table `{part}` is old: scool reproduce {name} --only-tables "
                     f"--page {place}"
                 )
-        words += [f"{place}: {one}" for one in wrong_numbers(text, [row], {}, None, True)]
+        words += [f"{place}: {one}" for one in wrong_numbers(text, rows, {}, None, True)]
     return words
-
-
-def _numbers(content: Any) -> Iterator[float]:
-    if isinstance(content, dict):
-        for value in content.values():
-            yield from _numbers(value)
-    elif isinstance(content, list):
-        for value in content:
-            yield from _numbers(value)
-    elif isinstance(content, float):
-        yield content

@@ -6,7 +6,7 @@ from typing import Any
 
 from scool.columns import human_bytes
 from scool.contest.numbers import Row
-from scool.contest.plan import Setting, Study
+from scool.contest.plan import ALONE, Setting, Study
 from scool.display.figure import as_csv
 from scool.evaluation.advice import WORDS as WORDS_OF_KINDS
 from scool.evaluation.paired import listed
@@ -16,14 +16,16 @@ FORMAT = "scool-contest-1"
 NOTHING = "–"
 NAMED = 3
 """Owners that a cell names."""
+SHOWN = ("scool", "scool-no-graph", "everybody", "scool-sbm")
+"""The methods whose gains are shown side by side."""
 WORDS = {"accuracy": "accuracy %", "auc": "AUC", "r2": "R2", "rmse": "RMSE (less is better)"}
 
 
 def parts_of(
     study: Study, rows: Sequence[Row], overall: Sequence[Row], kinds: Sequence[Row] = ()
 ) -> dict[str, str]:
-    """The tables by what they are about: `overall`, the `owners` (what was chosen for them), and
-    the `settings`."""
+    """The tables by what they are about: `overall`, the `gains` over learning alone, the `owners`
+    (what was chosen for them), and the `settings`."""
     chosen: list[str] = []
     for method in dict.fromkeys(row["method"] for row in kinds):
         own = [row for row in kinds if row["method"] == method]
@@ -40,6 +42,7 @@ def parts_of(
     several = len({row["setting"] for row in rows}) > 1
     return {
         "overall": overall_table(overall) if several else "",
+        "gains": gains_table(study, rows) if several else "",
         "owners": "\n\n".join(chosen),
         "settings": "\n\n".join(settings),
     }
@@ -126,6 +129,27 @@ def overall_table(overall: Sequence[Row]) -> str:
         ]
         for row in overall
     ]
+    return _table(head, lines)
+
+
+def gains_table(study: Study, rows: Sequence[Row]) -> str:
+    """One line per setting: what some methods gain over learning alone, and the best method."""
+    titles = {row["method"]: row["title"] for row in rows if row["method"] in SHOWN}
+    names = [name for name in SHOWN if name in titles]
+    lines: list[list[str]] = []
+    for setting in study.settings:
+        own = {row["method"]: row for row in rows if row["setting"] == setting.name}
+        ranked = [row for row in own.values() if row["rank"] is not None]
+        if not ranked:
+            continue
+        best = min(ranked, key=lambda row: row["rank"])
+        cells = [
+            _signed(own[name]["gain"], setting.digits) if name in own else "" for name in names
+        ]
+        what = f"{setting.title}, {WORDS.get(setting.metric, setting.metric)}"
+        gain = "" if best["method"] == ALONE else f" {_signed(best['gain'], setting.digits)}"
+        lines.append([what, str(best["clients"]), *cells, f"{best['title']}{gain}"])
+    head = ["gain over learning alone", "owners", *(titles[name] for name in names), "best"]
     return _table(head, lines)
 
 
