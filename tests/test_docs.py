@@ -126,7 +126,7 @@ def test_numbers_of_the_readme_stand_on_the_pages_it_links() -> None:
     """Every percentage and every time under Results, on the page that its item ends with."""
     text = (ROOT / "README.md").read_text().split("\n## Results\n")[1].split("\n## ")[0]
     items = text.strip().split("\n- ")
-    assert len(items) == 3
+    assert len(items) == 4
     for item in items:
         (page,) = re.findall(r"\]\((docs/[a-z]+\.md)\)$", item.strip())
         numbers = re.findall(r"\d+\.\d+|\d+(?= s\b)", item)

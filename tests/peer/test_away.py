@@ -88,7 +88,7 @@ def test_a_place_that_nobody_takes_and_an_owner_who_comes_late(tmp_path: Path) -
     make_pilot(tmp_path / "pilot", ADDRESSES, trial, OPTIONS, classification())
     network = MemoryNetwork(4, delay=DELAY)
     programs = {place: live(tmp_path / "pilot", place) for place in range(4)}
-    network.start(3, programs.pop(3), at=4.0)
+    network.start(3, programs.pop(3), at=5.0)
     network.run(programs)
     rows = rows_of(tmp_path / "pilot", "ann")
     assert rows[0]["absent"] == [3, 4, 5] and rows[-1]["absent"] == [4, 5]
