@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from scool.recording.folder import RunFolder
 pytest.importorskip("cryptography", reason="pip install scool[peer]")
 
 from scool.peer import identity
-from scool.peer.agreement import Agreement
+from scool.peer.agreement import Agreement, Member
 from scool.peer.amending import consider_amendment, propose
+from scool.peer.amendment import lacking, with_members
 from scool.peer.identity import read_request
 from scool.peer.node import run_owner
 from scool.peer.owner import open_owner
@@ -260,6 +262,18 @@ def test_nobody_signs_two_amendments_for_one_place(home: Path) -> None:
     say("amend", home / "bob", home / "eve" / "eve.request", "--out", other)
     with pytest.raises(ScoolError, match="has signed another edition 2"):
         consider_amendment(home / "bob", file).sign()
+
+
+def test_two_groups_that_are_most_share_a_member(home: Path) -> None:
+    """Who left would else count in both, and one place could have two owners."""
+    members = [Member(name, "127.0.0.1:7400", "") for name in ("ann", "bob", "cat", "dan", "eve")]
+    found = Agreement.read(home / "ann")
+    before = replace(found, members=tuple(members), places=6, signers="most")
+    after = with_members(before, [Member("fay", "127.0.0.1:7405", "")])
+    signed = {"ann": "", "bob": "", "fay": ""}
+    assert lacking(before, after, signed, left=["eve"]) == ["cat", "dan"]
+    assert not lacking(before, after, {**signed, "cat": ""}, left=["eve"])
+    assert not lacking(before, after, signed, left=["cat", "dan", "eve"])  # nobody else is there
 
 
 def test_a_folder_without_all_signatures_does_not_run(home: Path) -> None:
