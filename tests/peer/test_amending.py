@@ -23,7 +23,9 @@ from scool.peer import identity
 from scool.peer.agreement import Agreement, Member
 from scool.peer.amending import consider_amendment, propose
 from scool.peer.amendment import lacking, with_members
+from scool.peer.editions import Editions
 from scool.peer.identity import read_request
+from scool.peer.invite import Invite
 from scool.peer.node import run_owner
 from scool.peer.owner import open_owner
 from scool.peer.pilot import Trial, arrays_of, make_pilot
@@ -274,6 +276,32 @@ def test_two_groups_that_are_most_share_a_member(home: Path) -> None:
     assert lacking(before, after, signed, left=["eve"]) == ["cat", "dan"]
     assert not lacking(before, after, {**signed, "cat": ""}, left=["eve"])
     assert not lacking(before, after, signed, left=["cat", "dan", "eve"])  # nobody else is there
+
+
+def test_a_member_whose_certificate_expired_keeps_no_newcomer_out(home: Path) -> None:
+    """A newcomer's own has to be valid."""
+    say("init", "eve", "--listen", "127.0.0.1:7405", "--folder", home / "eve")
+    editions = [replace(Agreement.read(home / "ann"), places=5)]
+    leaves = {name: (home / "ann" / "members" / f"{name}.pem").read_bytes() for name in NAMES}
+    authorities = (home / "ann" / "authority.pem").read_bytes()
+    for name, days in {"dan": 0, "eve": 1}.items():
+        key, authority = identity.new_authority("run")
+        leaf = leaves[name] = identity.sign_leaf(wanted(home, name), key, authority, days)
+        member = Member(name, wanted(home, name).address, identity.fingerprint(leaf))
+        editions.append(with_members(editions[-1], [member]))
+        authorities += authority
+    Invite(editions[2], authorities, leaves, tuple(editions[:2])).check()
+    without = authorities[: -len(authority)]
+    with pytest.raises(ScoolError, match="the certificate of dan expired on"):
+        Invite(editions[1], without, leaves, (editions[0],)).check()
+
+
+def test_a_crash_while_an_edition_is_taken_up_leaves_the_one_before(home: Path) -> None:
+    file = amend(home, "bob", "cat", "dan")
+    say("join", home / "ann", file)
+    owner = open_owner(home / "ann")
+    Editions((*owner.earlier, owner.agreement), {"ann": "00"}).write(home / "ann")
+    assert open_owner(home / "ann").agreement.edition == 2
 
 
 def test_a_folder_without_all_signatures_does_not_run(home: Path) -> None:
