@@ -24,6 +24,7 @@ from scool.peer.agreement import Agreement, Member
 from scool.peer.amending import consider_amendment, propose
 from scool.peer.amendment import lacking, with_members
 from scool.peer.editions import Editions
+from scool.peer.farewells import read_farewells
 from scool.peer.identity import read_request
 from scool.peer.invite import Invite
 from scool.peer.node import run_owner
@@ -142,11 +143,15 @@ def test_who_has_left_for_good_need_not_sign(home: Path) -> None:
     leaving = programs[2]
     programs[2] = lambda transport: _left(leaving, transport)
     network.at(4.0, lambda: said.append(amend(home, "bob", "dan")))
+    network.at(4.5, lambda: say("join", home / "ann", said[0]))
     said: list[Path] = []
     network.run(programs, until=300)
     [file] = said
     assert Agreement.read(home / "dan").edition == 2
     assert open_owner(home / "dan").agreement.names == (*NAMES, "dan")
+    assert "edition 2 of the agreement: dan may come" in told
+    assert read_status(home / "ann")["left"] == ["cat"]  # though it was opened anew
+    assert [*read_farewells(home / "dan")] == ["cat"]
     spoil(lambda n: n["farewells"].update(bob=n["farewells"]["cat"]))(home, file)
     with pytest.raises(ScoolError, match="farewell of 'bob' is none"):
         consider_amendment(home / "ann", file)

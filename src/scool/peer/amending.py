@@ -10,7 +10,7 @@ from scool.peer.agreement import NAME as AGREEMENT
 from scool.peer.agreement import Agreement, Member
 from scool.peer.amendment import with_members
 from scool.peer.editions import Editions, remember
-from scool.peer.farewells import read_farewells
+from scool.peer.farewells import keep_farewells, read_farewells
 from scool.peer.identity import (
     DAYS,
     Files,
@@ -122,6 +122,7 @@ class Amendment(NamedTuple):
             folder, known | {n.name: invite.signatures[n.name] for n in self.newcomers}
         )
         Editions(invite.earlier, invite.signatures, invite.farewells).write(folder)
+        keep_farewells(folder, invite.farewells)
         invite.agreement.write(folder)
 
 

@@ -12,6 +12,7 @@ from scool.data.federation import Federation
 from scool.errors import ConfigError, RunError, printable
 from scool.peer.agreement import Agreement
 from scool.peer.editions import Editions
+from scool.peer.farewells import keep_farewells
 from scool.peer.identity import Files, Keys, is_of, read_key, read_request
 from scool.peer.invite import Invite
 from scool.peer.owner import (
@@ -91,6 +92,7 @@ class Candidate(NamedTuple):
         write_signatures(folder, {name: signed.get(name) or sign(agreement, keys)})
         if self.invite.earlier:
             Editions(self.invite.earlier, signed, self.invite.farewells).write(folder)
+            keep_farewells(folder, self.invite.farewells)
         agreement.write(folder)
 
 
