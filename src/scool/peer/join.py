@@ -62,12 +62,14 @@ class Candidate(NamedTuple):
             you = "  (you)" if member.name == self.settings.name else ""
             lines.append(f"  {member.name}  {member.address}  {member.leaf[:23]}...{you}")
         targets = ", mean and spread of the targets" if self.own.task == "regression" else ""
+        told = "in every round: some numbers about all your samples together, such as a mean loss"
         return [
             *lines,
             "what leaves this machine, to the other members and nobody else:",
             f"  once: how many samples there are{targets}; your signature under the agreement",
             f"  in every round: your model ({human_bytes(model)}), to members that ask for it",
             "  in every round: how well the models of others do on your data, as one number each",
+            *([f"  {told}"] if "gather" in agreement.build_method().verbs else []),
             "what stays: samples, labels, the private key; audit.jsonl lists whatever left",
             "what a member can still do, such as guess at data from models: docs/peers.md",
         ]
