@@ -309,6 +309,19 @@ def test_a_crash_while_an_edition_is_taken_up_leaves_the_one_before(home: Path) 
     assert open_owner(home / "ann").agreement.edition == 2
 
 
+def test_what_cannot_be_written_is_not_signed_and_a_second_proposal_names_the_first(
+    home: Path,
+) -> None:
+    words = ["peer", "amend", str(home / "ann"), str(home / "dan" / "dan.request"), "--out"]
+    assert run_command([*words, str(home / "none" / "file")]) == 2
+    assert not (home / "ann" / "signed.json").exists()
+    amend(home)
+    with pytest.raises(ScoolError, match=r"pending\.invite is the file as this owner has it"):
+        propose(open_owner(home / "ann"), [wanted(home, "dan")])
+    (home / "ann" / "pending.invite").write_text("{}")  # damaged: others have it
+    assert not consider_amendment(home / "ann", home / "run.amendment").is_in_force
+
+
 def test_a_folder_without_all_signatures_does_not_run(home: Path) -> None:
     """A member that puts the files there by hand."""
     file = amend(home, "dan")

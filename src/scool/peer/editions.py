@@ -15,6 +15,7 @@ from scool.types import Info
 
 NAME = "edition-{}.json"  # of a later edition: those before, and who signed this one
 SIGNED = "signed.json"  # which edition with a number this owner has signed: there is one
+PENDING = "pending.invite"  # the edition it has signed, as far as all have
 
 
 class Editions(NamedTuple):
@@ -77,7 +78,7 @@ def remember(folder: Path, agreement: Agreement) -> None:
         raise ConfigError(
             f"this owner has signed another edition {agreement.edition} of the agreement already, "
             "and two could give one place to two owners: all members sign the same one. Ask them "
-            "which"
+            f"which; {folder / PENDING} is the file as this owner has it"
         )
     write_bytes(path, json.dumps(known, indent=2).encode())
 
