@@ -309,6 +309,17 @@ def test_a_crash_while_an_edition_is_taken_up_leaves_the_one_before(home: Path) 
     assert open_owner(home / "ann").agreement.edition == 2
 
 
+def test_a_member_may_join_by_the_amendment_alone(home: Path) -> None:
+    """It did not join before, or lost its folder but for the key: others check what it signs."""
+    for name in ("agreement.json", "signatures.json", "leaf.pem", "authority.pem"):
+        (home / "cat" / name).unlink()
+    file = amend(home, "bob", "cat", "dan")
+    say("join", home / "cat", file, "--yes")
+    cat = open_owner(home / "cat")
+    say("join", home / "ann", file)
+    open_owner(home / "ann").admit(2, {"signature": cat.signatures["cat"]})
+
+
 def test_what_cannot_be_written_is_not_signed_and_a_second_proposal_names_the_first(
     home: Path,
 ) -> None:

@@ -90,10 +90,11 @@ class Candidate(NamedTuple):
         write_bytes(Files.of(folder).authority, self.invite.authority)
         write_bytes(Files.of(folder).leaf, leaves[self.place])
         write_alone(folder, alone)
-        name, signed = self.settings.name, self.invite.signatures
-        write_signatures(folder, {name: signed.get(name) or sign(agreement, keys)})
-        if self.invite.earlier:
-            Editions(self.invite.earlier, signed, self.invite.farewells).write(folder)
+        name, earlier = self.settings.name, self.invite.earlier
+        first = next(edition for edition in (*earlier, agreement) if name in edition.names)
+        write_signatures(folder, {name: sign(first, keys)})
+        if earlier:
+            Editions(earlier, self.invite.signatures, self.invite.farewells).write(folder)
             keep_farewells(folder, self.invite.farewells)
         agreement.write(folder)
 
