@@ -162,6 +162,23 @@ def _left(program: Any, transport: MemoryTransport) -> None:
         program(transport)
 
 
+def test_who_leaves_as_an_amendment_comes_says_so(home: Path) -> None:
+    file = amend(home, "bob", "cat", "dan")
+    network = MemoryNetwork(3, delay=(0.05, 0.1))
+
+    def both() -> None:
+        say("join", home / "cat", file)
+        say("leave", home / "cat", "--yes")
+
+    network.at(2.0, both)
+    programs: dict[int, Any] = {i: live(home, name, []) for i, name in enumerate(NAMES)}
+    leaving = programs[2]
+    programs[2] = lambda transport: _left(leaving, transport)
+    network.run(programs, until=300)
+    assert read_status(home / "cat")["state"] == "left"
+    assert read_status(home / "ann")["left"] == ["cat"]
+
+
 def test_a_run_with_an_amendment_goes_on_after_a_restart_and_takes_another(home: Path) -> None:
     """No place is left then: the sentence says what is possible."""
     file = amend(home, "bob", "cat", "dan")

@@ -112,8 +112,8 @@ def _take_part(
         post.admit = owner.admit
 
         def waiting(peers: Sequence[int], seconds: float) -> None:
+            status.waiting(peers, seconds)  # first: who has left does not come back
             watch.look()
-            status.waiting(peers, seconds)
 
         def farewell(place: int, signed: bytes) -> None:
             keep_farewells(owner.folder, {agreement.names[place]: signed.hex()})
