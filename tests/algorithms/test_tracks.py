@@ -253,6 +253,22 @@ def test_sums_of_targets_and_of_who_is_not_there() -> None:
     assert bool(sums.weights[1].isnan().all())  # nobody speaks for it
 
 
+def test_what_an_owner_predicts_is_not_for_others_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that tells of targets where the others have classes halts nobody."""
+    engine, theta0 = start(with_validation(classification((20, 30, 16)), 0.5, seed=0))
+    judges = [engine.replicate(theta0), engine.train(engine.replicate(theta0), SGD, 0).theta]
+    pi, gather = torch.full((2,), 0.5, dtype=torch.float64), engine.gather
+
+    def told(rows: torch.Tensor) -> torch.Tensor:
+        found = gather(rows)
+        found[1, 0] = 1e308 if rows.shape[1] > 2 else found[1, 0]
+        return found
+
+    honest = from_sums(engine, judges, pi, 20.0)
+    monkeypatch.setattr(engine, "gather", told)
+    assert torch.equal(from_sums(engine, judges, pi, 20.0).weights, honest.weights)
+
+
 def test_sums_leave_out_who_tells_what_cannot_be() -> None:
     rows = torch.tensor([[0.3, 0.7], [-0.2, 1.2], [0.3, 0.3], [torch.nan, 1.0]])
     assert are_weights(rows).tolist() == [True, False, False, False]

@@ -143,6 +143,8 @@ def test_days_and_months() -> None:
     for last in ("2024-05-04", "2024-05-03T12:00:00+01:00", "3.6.2024", "31.5.2024", "5/31/2024"):
         earlier = {"-": "2024-05-03", ".": "4.5.2024", "/": "5/4/2024"}[last.strip("0123456789")[0]]
         assert order(earlier, last, earlier) == [0, 2, 0]
+    with pytest.raises(DataError, match="some begin with the day and others with the month"):
+        order("31/5/2024", "5/31/2024", "5/4/2024")
     with pytest.raises(DataError, match="5/4/2024 may begin with the day or with the month"):
         order("5/4/2024", "5/3/2024", "6/1/2024")
 
@@ -254,6 +256,8 @@ def test_clients_with_hardly_any_rows_can_be_left_out() -> None:
     f = made(frame, min_rows=2)
     assert f.client_names == ("few", "north", "south", "west")
     assert "1 clients with less than 2 rows are left out: 'tiny'" in f.notes
+    with pytest.raises(ConfigError, match="min_rows = 0 is not possible: give 1"):
+        made(frame, min_rows=0)
     with pytest.raises(DataError, match="min_rows = 30 leaves no client: the largest has 20 rows"):
         made(frame, min_rows=30)
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,13 @@ from scool.recording.folder import RunFolder
 pytest.importorskip("cryptography", reason="pip install scool[peer]")
 
 from scool.peer import identity
-from scool.peer.agreement import Agreement
+from scool.peer.agreement import Agreement, Member
 from scool.peer.amending import consider_amendment, propose
+from scool.peer.amendment import lacking, with_members
+from scool.peer.editions import Editions
+from scool.peer.farewells import read_farewells
 from scool.peer.identity import read_request
+from scool.peer.invite import Invite
 from scool.peer.node import run_owner
 from scool.peer.owner import open_owner
 from scool.peer.pilot import Trial, arrays_of, make_pilot
@@ -138,11 +143,15 @@ def test_who_has_left_for_good_need_not_sign(home: Path) -> None:
     leaving = programs[2]
     programs[2] = lambda transport: _left(leaving, transport)
     network.at(4.0, lambda: said.append(amend(home, "bob", "dan")))
+    network.at(4.5, lambda: say("join", home / "ann", said[0]))
     said: list[Path] = []
     network.run(programs, until=300)
     [file] = said
     assert Agreement.read(home / "dan").edition == 2
     assert open_owner(home / "dan").agreement.names == (*NAMES, "dan")
+    assert "edition 2 of the agreement: dan may come" in told
+    assert read_status(home / "ann")["left"] == ["cat"]  # though it was opened anew
+    assert [*read_farewells(home / "dan")] == ["cat"]
     spoil(lambda n: n["farewells"].update(bob=n["farewells"]["cat"]))(home, file)
     with pytest.raises(ScoolError, match="farewell of 'bob' is none"):
         consider_amendment(home / "ann", file)
@@ -151,6 +160,23 @@ def test_who_has_left_for_good_need_not_sign(home: Path) -> None:
 def _left(program: Any, transport: MemoryTransport) -> None:
     with pytest.raises(Interrupted, match="left the run"):
         program(transport)
+
+
+def test_who_leaves_as_an_amendment_comes_says_so(home: Path) -> None:
+    file = amend(home, "bob", "cat", "dan")
+    network = MemoryNetwork(3, delay=(0.05, 0.1))
+
+    def both() -> None:
+        say("join", home / "cat", file)
+        say("leave", home / "cat", "--yes")
+
+    network.at(2.0, both)
+    programs: dict[int, Any] = {i: live(home, name, []) for i, name in enumerate(NAMES)}
+    leaving = programs[2]
+    programs[2] = lambda transport: _left(leaving, transport)
+    network.run(programs, until=300)
+    assert read_status(home / "cat")["state"] == "left"
+    assert read_status(home / "ann")["left"] == ["cat"]
 
 
 def test_a_run_with_an_amendment_goes_on_after_a_restart_and_takes_another(home: Path) -> None:
@@ -260,6 +286,68 @@ def test_nobody_signs_two_amendments_for_one_place(home: Path) -> None:
     say("amend", home / "bob", home / "eve" / "eve.request", "--out", other)
     with pytest.raises(ScoolError, match="has signed another edition 2"):
         consider_amendment(home / "bob", file).sign()
+
+
+def test_two_groups_that_are_most_share_a_member(home: Path) -> None:
+    """Who left would else count in both, and one place could have two owners."""
+    members = [Member(name, "127.0.0.1:7400", "") for name in ("ann", "bob", "cat", "dan", "eve")]
+    found = Agreement.read(home / "ann")
+    before = replace(found, members=tuple(members), places=6, signers="most")
+    after = with_members(before, [Member("fay", "127.0.0.1:7405", "")])
+    signed = {"ann": "", "bob": "", "fay": ""}
+    assert lacking(before, after, signed, left=["eve"]) == ["cat", "dan"]
+    assert not lacking(before, after, {**signed, "cat": ""}, left=["eve"])
+    assert not lacking(before, after, signed, left=["cat", "dan", "eve"])  # nobody else is there
+
+
+def test_a_member_whose_certificate_expired_keeps_no_newcomer_out(home: Path) -> None:
+    """A newcomer's own has to be valid."""
+    say("init", "eve", "--listen", "127.0.0.1:7405", "--folder", home / "eve")
+    editions = [replace(Agreement.read(home / "ann"), places=5)]
+    leaves = {name: (home / "ann" / "members" / f"{name}.pem").read_bytes() for name in NAMES}
+    authorities = (home / "ann" / "authority.pem").read_bytes()
+    for name, days in {"dan": 0, "eve": 1}.items():
+        key, authority = identity.new_authority("run")
+        leaf = leaves[name] = identity.sign_leaf(wanted(home, name), key, authority, days)
+        member = Member(name, wanted(home, name).address, identity.fingerprint(leaf))
+        editions.append(with_members(editions[-1], [member]))
+        authorities += authority
+    Invite(editions[2], authorities, leaves, tuple(editions[:2])).check()
+    without = authorities[: -len(authority)]
+    with pytest.raises(ScoolError, match="the certificate of dan expired on"):
+        Invite(editions[1], without, leaves, (editions[0],)).check()
+
+
+def test_a_crash_while_an_edition_is_taken_up_leaves_the_one_before(home: Path) -> None:
+    file = amend(home, "bob", "cat", "dan")
+    say("join", home / "ann", file)
+    owner = open_owner(home / "ann")
+    Editions((*owner.earlier, owner.agreement), {"ann": "00"}).write(home / "ann")
+    assert open_owner(home / "ann").agreement.edition == 2
+
+
+def test_a_member_may_join_by_the_amendment_alone(home: Path) -> None:
+    """It did not join before, or lost its folder but for the key: others check what it signs."""
+    for name in ("agreement.json", "signatures.json", "leaf.pem", "authority.pem"):
+        (home / "cat" / name).unlink()
+    file = amend(home, "bob", "cat", "dan")
+    say("join", home / "cat", file, "--yes")
+    cat = open_owner(home / "cat")
+    say("join", home / "ann", file)
+    open_owner(home / "ann").admit(2, {"signature": cat.signatures["cat"]})
+
+
+def test_what_cannot_be_written_is_not_signed_and_a_second_proposal_names_the_first(
+    home: Path,
+) -> None:
+    words = ["peer", "amend", str(home / "ann"), str(home / "dan" / "dan.request"), "--out"]
+    assert run_command([*words, str(home / "none" / "file")]) == 2
+    assert not (home / "ann" / "signed.json").exists()
+    amend(home)
+    with pytest.raises(ScoolError, match=r"pending\.invite is the file as this owner has it"):
+        propose(open_owner(home / "ann"), [wanted(home, "dan")])
+    (home / "ann" / "pending.invite").write_text("{}")  # damaged: others have it
+    assert not consider_amendment(home / "ann", home / "run.amendment").is_in_force
 
 
 def test_a_folder_without_all_signatures_does_not_run(home: Path) -> None:

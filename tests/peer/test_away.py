@@ -9,8 +9,12 @@ import pytest
 import torch
 
 import scool
+from scool.algorithms import Tracks
 from scool.cli.main import run_command
+from scool.data.build import with_validation
+from scool.engine.local import LocalEngine
 from scool.graph.edges import as_matrix
+from scool.models import parameters_of
 from scool.peer import keeping_up
 from scool.peer.elastic import Elastic
 from scool.peer.memory import MemoryNetwork, MemoryTransport
@@ -21,7 +25,7 @@ pytest.importorskip("cryptography", reason="pip install scool[peer]")
 
 from peer.test_node import ADDRESSES, NAMES, live, simulated
 from scool.peer.pilot import Trial, make_pilot
-from toys import classification
+from toys import classification, tanh_net
 
 ROUNDS = 16
 OPTIONS = {"epochs": 2, "batch_size": 4, "sparsify_round": 2, "fraction": 0.4}
@@ -113,6 +117,18 @@ def test_the_recommended_method_bears_loss_and_absence(tmp_path: Path) -> None:
         assert row["scores"][place] >= expected["scores"][place] - 2.0
         told = [torch.tensor([w[place] for w in own["tracks"].values()]) for own in found]
         assert all(torch.allclose(weights, told[place], atol=0.02) for weights in told)
+
+
+def test_who_comes_back_after_judging_is_over_is_not_taken_for_a_newcomer() -> None:
+    """Those who give it the graph do not know its scores, which say that it has weights."""
+    engine = LocalEngine(with_validation(classification(), 0.3, 0), tanh_net(), seed=0)
+    method = Tracks(kinds="alone,common", evidence="sums")
+    state = method.init(engine, parameters_of(tanh_net()))
+    mine, theirs = (torch.full_like(state.scores, torch.nan) for _ in range(2))
+    mine[1], theirs[0] = 70.0, 80.0
+    given = keeping_up._common(state._replace(scores=theirs, calm=torch.tensor(20)))
+    found = keeping_up._with_common(state._replace(scores=mine), given)
+    assert found.calm == 20 and torch.equal(found.scores.isnan(), mine.isnan())
 
 
 def test_a_late_comer_learns_from_others_though_nobody_gave_it_the_graph(

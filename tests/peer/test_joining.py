@@ -93,6 +93,16 @@ def test_three_owners_come_to_a_run_and_take_their_models_home(
     assert (found == "present").mean() > 0.2
 
 
+@pytest.mark.parametrize("method", ["scool", "scool-sbm"])
+def test_who_joins_reads_that_numbers_about_its_samples_leave(home: Path, method: str) -> None:
+    """Of the recommended method: means over the samples that it judges by."""
+    (home / "run.toml").write_text(TERMS.replace("scool-sbm", method))
+    requests = [home / name / f"{name}.request" for name in NAMES]
+    say("invite", home / "run.toml", *requests, "--out", home / "other.invite")
+    found = "\n".join(consider(home / "ann", home / "other.invite").terms())
+    assert ("such as a mean loss" in found) == (method == "scool")
+
+
 def spoil(path: str, change: Callable[[dict], Any]) -> Callable[[Path], None]:
     def work(home: Path) -> None:
         named = json.loads((home / path).read_text())

@@ -67,8 +67,8 @@ class ContestCommand:
     """Begin no run after so many minutes; 0: there is no limit."""
     page: Path | None = None
     """Also put the tables into this Markdown page, between its markers: all tables between `begin
-    natural` and `end natural`, some between those of `natural overall`, `natural owners` or
-    `natural settings`."""
+    natural` and `end natural`, some between those of `natural overall`, `natural gains`, `natural
+    owners` or `natural settings`."""
     forget: bool = False
     """Take the runs of --methods in --datasets out of the log, as their numbers are old; run
     nothing."""

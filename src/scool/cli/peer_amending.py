@@ -35,6 +35,10 @@ def amend(arguments: Sequence[str]) -> int:
     command = tyro.cli(AmendCommand, args=list(arguments), prog="scool peer amend")
     if command.out.exists():
         raise ConfigError(f"{command.out} is there already: give another --out")
+    if not command.out.parent.is_dir():  # found out before anything is signed
+        raise ConfigError(
+            f"there is no folder {command.out.parent}: make it, or give another --out"
+        )
     requests = [read_request(read_bytes(path), path) for path in command.requests]
     made = propose(open_owner(command.folder), requests, command.days)
     made.write(command.out)

@@ -27,7 +27,7 @@ from scool.data.row_splits import TEST, TRAIN, VAL, RowSplit
 from scool.data.table_doubts import warn_alike, warn_ids, warn_shared_groups
 from scool.data.tables import as_table, check_columns, numbers, quoted, texts
 from scool.data.usable_rows import without_gaps, without_small
-from scool.errors import DataError, check_kind, unknown
+from scool.errors import DataError, check_kind, require, unknown
 
 _PARTS = {"train": TRAIN, "val": VAL, "test": TEST}
 
@@ -93,6 +93,7 @@ def from_frame(
     """
     check_kind("client", client, str)
     check_kind("min_rows", min_rows, int)
+    require(min_rows >= 1, "min_rows", min_rows, "give 1 (all clients) or more")
     _check_options(task, missing, scale)
     how = RowSplit(test_fraction, val_fraction, seed, time, group, split)
     if name is None:

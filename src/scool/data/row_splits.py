@@ -188,6 +188,8 @@ def _dates(column: Any) -> Any:
     is_clear = (written[1] == ".").all() or max(first, second) > 12
     if not is_clear:
         raise ValueError(f"{column.iloc[0]} may begin with the day or with the month")
+    if min(first, second) > 12:
+        raise ValueError("some begin with the day and others with the month")
     return pd.to_datetime(column, dayfirst=bool(second <= 12), format="mixed")
 
 

@@ -1,16 +1,17 @@
 """How a run gets another member: one proposes, all sign one file, and whoever has it with all
 signatures lets the newcomer in."""
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from scool.errors import ConfigError, require
+from scool.errors import ConfigError, ScoolError, require
 from scool.peer.agreement import NAME as AGREEMENT
 from scool.peer.agreement import Agreement, Member
 from scool.peer.amendment import with_members
-from scool.peer.editions import Editions, remember
-from scool.peer.farewells import read_farewells
+from scool.peer.editions import PENDING, Editions, remember
+from scool.peer.farewells import keep_farewells, read_farewells
 from scool.peer.identity import (
     DAYS,
     Files,
@@ -34,8 +35,6 @@ from scool.peer.owner import (
     write_signatures,
 )
 from scool.recording.disk import write_bytes
-
-PENDING = "pending.invite"  # in an owner's folder: the edition it has signed, as far as all have
 
 
 def propose(owner: Owner, requests: Sequence[Wanted], days: int = DAYS) -> Invite:
@@ -122,6 +121,7 @@ class Amendment(NamedTuple):
             folder, known | {n.name: invite.signatures[n.name] for n in self.newcomers}
         )
         Editions(invite.earlier, invite.signatures, invite.farewells).write(folder)
+        keep_farewells(folder, invite.farewells)
         invite.agreement.write(folder)
 
 
@@ -141,7 +141,7 @@ def consider_amendment(folder: Path, path: Path) -> Amendment:
             f"{path} is not for {settings.name}: it adds members to a run that is not in {folder}"
         )
     invite = invite._replace(farewells={**read_farewells(folder), **invite.farewells})
-    if (folder / PENDING).exists():
+    with contextlib.suppress(ScoolError):  # there is none, or of an edition that is long in force
         known = Invite.read(folder / PENDING)
         if known.agreement == invite.agreement:
             invite = invite._replace(

@@ -105,9 +105,11 @@ def lacking(
     left: Collection[str] = (),
 ) -> list[str]:
     """Whose signatures are missing before an edition is in force; empty if it is. Who has left for
-    good need not sign. Where most members are enough, all that have not signed are listed until
-    they are."""
+    good need not sign. Where most members are enough, most must have signed, whoever left: two such
+    groups share a member, and no member signs two editions with one number. All that have not
+    signed are listed until then."""
     old = [name for name in before.names if name not in signed and name not in left]
     new = [name for name in agreement.names[len(before.names) :] if name not in signed]
-    is_enough = before.signers == "most" and 2 * len(old) < len(before.names)
+    have = sum(name in signed for name in before.names)
+    is_enough = before.signers == "most" and 2 * have > len(before.names)
     return ([] if is_enough else old) + new

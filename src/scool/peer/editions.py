@@ -13,8 +13,9 @@ from scool.peer.farewells import check_farewells
 from scool.recording.disk import write_bytes
 from scool.types import Info
 
-NAME = "editions.json"  # of a later edition: those before, and who signed this one
+NAME = "edition-{}.json"  # of a later edition: those before, and who signed this one
 SIGNED = "signed.json"  # which edition with a number this owner has signed: there is one
+PENDING = "pending.invite"  # the edition it has signed, as far as all have
 
 
 class Editions(NamedTuple):
@@ -30,7 +31,8 @@ class Editions(NamedTuple):
             "signatures": dict(self.signatures),
             "farewells": dict(self.farewells),
         }
-        write_bytes(folder / NAME, json.dumps(content, indent=2).encode())
+        path = folder / NAME.format(len(self.earlier) + 1)  # that of the edition in force stays
+        write_bytes(path, json.dumps(content, indent=2).encode())
 
     @classmethod
     def read(cls, folder: Path, agreement: Agreement, leaves: Mapping[str, bytes]) -> "Editions":
@@ -41,7 +43,7 @@ class Editions(NamedTuple):
         """
         if agreement.edition == 1:
             return cls()
-        path = folder / NAME
+        path = folder / NAME.format(agreement.edition)
         try:
             found = json.loads(path.read_bytes())
             rows = tuple(Agreement.of(row, path) for row in found["earlier"])
@@ -76,7 +78,7 @@ def remember(folder: Path, agreement: Agreement) -> None:
         raise ConfigError(
             f"this owner has signed another edition {agreement.edition} of the agreement already, "
             "and two could give one place to two owners: all members sign the same one. Ask them "
-            "which"
+            f"which; {folder / PENDING} is the file as this owner has it"
         )
     write_bytes(path, json.dumps(known, indent=2).encode())
 

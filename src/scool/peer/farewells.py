@@ -14,11 +14,12 @@ from scool.recording.disk import write_bytes
 NAME = "farewells.json"  # in an owner's folder: name -> header and signature, hexadecimal
 
 
-def keep_farewell(folder: Path, name: str, signed: bytes) -> None:
-    """Remember the record with which a member left: it need not sign for newcomers any more."""
+def keep_farewells(folder: Path, records: Mapping[str, str]) -> None:
+    """Remember the records with which members left: they need not sign for newcomers any more, and
+    nobody waits for them after a restart."""
     known = read_farewells(folder)
-    if name not in known:
-        write_bytes(folder / NAME, json.dumps({**known, name: signed.hex()}, indent=2).encode())
+    if records.keys() - known.keys():
+        write_bytes(folder / NAME, json.dumps({**records, **known}, indent=2).encode())
 
 
 def read_farewells(folder: Path) -> dict[str, str]:

@@ -108,11 +108,12 @@ class Invite(NamedTuple):
         ScoolError: this program cannot keep the agreement, or a certificate is not the pinned one.
         """
         self.agreement.check()
+        known = self.earlier[-1].names if self.earlier else ()
         for member in self.agreement.members:
             leaf = self.leaves.get(member.name)
             if leaf is None or fingerprint(leaf) != member.leaf:
                 raise ConfigError(f"the invite lacks the agreed certificate of {member.name}")
-            check_leaf(leaf, member.name, self.authority)
+            check_leaf(leaf, member.name, self.authority, is_new=member.name not in known)
         check_authorities(self.authority, (self.leaves[name] for name in self.agreement.names))
         check_editions([*self.earlier, self.agreement])
         check_signed(self.agreement, self.leaves, self.signatures)

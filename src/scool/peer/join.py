@@ -12,6 +12,7 @@ from scool.data.federation import Federation
 from scool.errors import ConfigError, RunError, printable
 from scool.peer.agreement import Agreement
 from scool.peer.editions import Editions
+from scool.peer.farewells import keep_farewells
 from scool.peer.identity import Files, Keys, is_of, read_key, read_request
 from scool.peer.invite import Invite
 from scool.peer.owner import (
@@ -61,12 +62,14 @@ class Candidate(NamedTuple):
             you = "  (you)" if member.name == self.settings.name else ""
             lines.append(f"  {member.name}  {member.address}  {member.leaf[:23]}...{you}")
         targets = ", mean and spread of the targets" if self.own.task == "regression" else ""
+        told = "in every round: some numbers about all your samples together, such as a mean loss"
         return [
             *lines,
             "what leaves this machine, to the other members and nobody else:",
             f"  once: how many samples there are{targets}; your signature under the agreement",
             f"  in every round: your model ({human_bytes(model)}), to members that ask for it",
             "  in every round: how well the models of others do on your data, as one number each",
+            *([f"  {told}"] if "gather" in agreement.build_method().verbs else []),
             "what stays: samples, labels, the private key; audit.jsonl lists whatever left",
             "what a member can still do, such as guess at data from models: docs/peers.md",
         ]
@@ -87,10 +90,12 @@ class Candidate(NamedTuple):
         write_bytes(Files.of(folder).authority, self.invite.authority)
         write_bytes(Files.of(folder).leaf, leaves[self.place])
         write_alone(folder, alone)
-        name, signed = self.settings.name, self.invite.signatures
-        write_signatures(folder, {name: signed.get(name) or sign(agreement, keys)})
-        if self.invite.earlier:
-            Editions(self.invite.earlier, signed, self.invite.farewells).write(folder)
+        name, earlier = self.settings.name, self.invite.earlier
+        first = next(edition for edition in (*earlier, agreement) if name in edition.names)
+        write_signatures(folder, {name: sign(first, keys)})
+        if earlier:
+            Editions(earlier, self.invite.signatures, self.invite.farewells).write(folder)
+            keep_farewells(folder, self.invite.farewells)
         agreement.write(folder)
 
 

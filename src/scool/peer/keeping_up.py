@@ -16,9 +16,9 @@ from scool.recording.checkpoint import flatten, unflatten
 from scool.types import Info, Params
 
 STATE = "state"  # the slot of what a method knows of all, as a round begins
-OWN = ("theta", "theta0")  # the models, and the common first one: these do not travel
+OWN = ("theta", "theta0", "scores")  # models, and what each measures at home: these do not travel
 COMMON = frozenset({"cross_loss", "gather"})  # by these verbs all hold the same numbers
-UNKNOWN = ("loss", "scores")  # what is NaN where nobody measured
+UNKNOWN = ("loss",)  # what is NaN where nobody measured
 
 
 @dataclass(frozen=True)

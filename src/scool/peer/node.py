@@ -18,7 +18,7 @@ from scool.peer.data import About, about, alone, widths_of
 from scool.peer.editions import Watch
 from scool.peer.elastic import Elastic
 from scool.peer.engine import PeerEngine
-from scool.peer.farewells import keep_farewell
+from scool.peer.farewells import keep_farewells, read_farewells
 from scool.peer.identity import Files
 from scool.peer.keeping_up import AtHome, KeepingUp
 from scool.peer.leaving import check_not_left, check_open, has_left, what_happens
@@ -104,17 +104,19 @@ def _take_part(
         post = Post(transport, agreement.run, len(agreement.members), largest, owner.keys)
         audit = Audit(owner.folder, agreement.names)
         transport.leaving, post.refused = audit.leaving, audit.refused
+        left = read_farewells(owner.folder)
+        post.gone |= {place for place, name in enumerate(agreement.names) if name in left}
         begun = {"run": agreement.run, "edition": agreement.edition, "version": agreement.version}
         audit.write("start", **begun, members={m.name: m.leaf for m in agreement.members})
         status, watch = StatusFile(owner, post, tell, audit), Watch(owner.folder, agreement)
         post.admit = owner.admit
 
         def waiting(peers: Sequence[int], seconds: float) -> None:
+            status.waiting(peers, seconds)  # first: who has left does not come back
             watch.look()
-            status.waiting(peers, seconds)
 
         def farewell(place: int, signed: bytes) -> None:
-            keep_farewell(owner.folder, agreement.names[place], signed)
+            keep_farewells(owner.folder, {agreement.names[place]: signed.hex()})
 
         post.waiting, post.farewell = waiting, farewell
         try:
