@@ -197,8 +197,10 @@ def _by_marker(name: str, parts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _fill(page: Path, name: str, texts: Mapping[str, str]) -> None:
-    """Put texts between the markers that the page has; at least those called `name` if none."""
+    """Put texts between the markers that the page has; a text that is empty, as that over several
+    settings where one was asked for, leaves its table as it is."""
     there = page.read_text() if page.is_file() else ""
     markers = [marker for marker in texts if f"<!-- begin {marker} -->" in there]
     for marker in markers or [name]:
-        write_bytes(page, filled_page(page, marker, texts[marker]).encode())
+        if texts[marker]:
+            write_bytes(page, filled_page(page, marker, texts[marker]).encode())
