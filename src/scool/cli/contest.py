@@ -185,15 +185,12 @@ def _report(
         for ending in ("svg", "png"):
             write_bytes(out / f"{study.name}.{ending}", figure.render(ending))
     if command.page is not None:
-        _fill(command.page, study.name, {study.name: text} | _by_marker(study.name, parts))
+        by_marker = {f"{study.name} {part}": table for part, table in parts.items()}
+        _fill(command.page, study.name, {study.name: text} | by_marker)
     print(files["json" if command.json else "md"], end="")
     for note in notes if not command.quiet else ():
         print(f"note: {note}", file=sys.stderr)
     return 0
-
-
-def _by_marker(name: str, parts: Mapping[str, str]) -> dict[str, str]:
-    return {f"{name} {part}": text for part, text in parts.items()}
 
 
 def _fill(page: Path, name: str, texts: Mapping[str, str]) -> None:

@@ -38,6 +38,8 @@ class Entry:
     """Values of the option that matters beside the learning rate."""
     control: str = ""
     """What this row is for, where it does not compete: it has no rank."""
+    in_gains: bool = False
+    """Whether it is in the short table of what methods gain over learning alone."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "method", self.method or self.name)

@@ -16,8 +16,6 @@ FORMAT = "scool-contest-1"
 NOTHING = "–"
 NAMED = 3
 """Owners that a cell names."""
-SHOWN = ("scool", "scool-no-graph", "everybody", "scool-sbm")
-"""The methods whose gains are shown side by side."""
 WORDS = {"accuracy": "accuracy %", "auc": "AUC", "r2": "R2", "rmse": "RMSE (less is better)"}
 
 
@@ -134,8 +132,8 @@ def overall_table(overall: Sequence[Row]) -> str:
 
 def gains_table(study: Study, rows: Sequence[Row]) -> str:
     """One line per setting: what some methods gain over learning alone, and the best method."""
-    titles = {row["method"]: row["title"] for row in rows if row["method"] in SHOWN}
-    names = [name for name in SHOWN if name in titles]
+    there = {row["method"] for row in rows}
+    shown = [entry for entry in study.entries if entry.in_gains and entry.name in there]
     lines: list[list[str]] = []
     for setting in study.settings:
         own = {row["method"]: row for row in rows if row["setting"] == setting.name}
@@ -143,13 +141,12 @@ def gains_table(study: Study, rows: Sequence[Row]) -> str:
         if not ranked:
             continue
         best = min(ranked, key=lambda row: row["rank"])
-        cells = [
-            _signed(own[name]["gain"], setting.digits) if name in own else "" for name in names
-        ]
+        gains = [own[entry.name]["gain"] if entry.name in own else None for entry in shown]
+        cells = [_signed(gain, setting.digits) for gain in gains]
         what = f"{setting.title}, {WORDS.get(setting.metric, setting.metric)}"
         gain = "" if best["method"] == ALONE else f" {_signed(best['gain'], setting.digits)}"
         lines.append([what, str(best["clients"]), *cells, f"{best['title']}{gain}"])
-    head = ["gain over learning alone", "owners", *(titles[name] for name in names), "best"]
+    head = ["gain over learning alone", "owners", *(entry.title for entry in shown), "best"]
     return _table(head, lines)
 
 

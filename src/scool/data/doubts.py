@@ -101,7 +101,7 @@ def _warn_duplicates(clients: Sequence[Parts], names: Sequence[str] | None) -> N
         if sum(counts) > max(2, CHANCE * tested):
             _warn(
                 f"{sum(counts)} of {tested} test rows are also training rows of {whose} "
-                f"({_who(who, names)}): scores count what was learned by heart. Remove them, "
+                f"({_who(who, names)}): scores count what was memorised. Remove them, "
                 f"{remedy}"
             )
 

@@ -28,7 +28,7 @@ def meet_again(records: Path, post: Post) -> None:
     if least not in (*saved, *([0] if mine == 1 else [])):
         raise PeerError(
             f"this peer has saved round {mine}, and another one goes on from round {least}, which "
-            f"is not kept here any more: bring back an older copy of {records}, or all begin anew "
+            f"is not kept here any more: bring back an older copy of {records}, or all start again "
             "with a new agreement"
         )
     with writing(records):

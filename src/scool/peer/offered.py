@@ -45,7 +45,8 @@ def check_method(method: Method[Any], name: str = "") -> None:
 
 
 def on_peers(method: Method[Any]) -> Method[Any]:
-    """The same, as peers begin with it where options do not say otherwise: owners tell sums."""
+    """The method with the options that it has on peers by default: a method that weighs kinds by
+    held-out samples is told sums over them."""
     is_told = hasattr(method, "evidence")
     return replace(method, evidence="sums") if is_told else method  # type: ignore[call-arg]
 

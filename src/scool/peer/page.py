@@ -109,7 +109,7 @@ def serving(port: int, look: Callable[[], str]) -> Iterator[str]:
 
     Args:
         port: 0 takes a free one.
-        look: makes the page anew for each request.
+        look: makes the page again for each request.
 
     Returns:
         its address.
