@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -176,6 +176,3 @@ class Proposal(NamedTuple):
                 raise ConfigError(f"unknown option {name!r} in {path}: {nearest(name, known)}")
         chosen = {f.name: given[f.name] for f in fields(Terms) if f.name in given}
         return cls(with_options(Terms(), chosen, str(path)), Kind.read(given), **parts)
-
-    def with_mode(self, mode: Mode) -> "Proposal":
-        return self._replace(terms=replace(self.terms, mode=mode))
