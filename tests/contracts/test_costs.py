@@ -130,6 +130,13 @@ def select_then_gossip(r: Round) -> Cost:
     return fetched(r) if r.number < r.algorithm.select_rounds else gossip(r)
 
 
+def search_then_pool(r: Round) -> Cost:
+    """Nothing while all learn alone, all models in the first search, later those of the pool."""
+    if r.number <= r.algorithm.warmup:
+        return of(K * (K - 1) * (r.number == r.algorithm.warmup), r.d)
+    return of(pairs(r.state.pool), r.d)
+
+
 def neighbours_and_strangers(r: Round) -> Cost:
     """The models of `fraction` times K neighbours and of `kappa` others."""
     return of(K * (num_kept(K, r.algorithm.fraction) + r.algorithm.kappa), r.d)
@@ -213,6 +220,7 @@ TRAFFIC: dict[str, Callable[[Round], Cost]] = {
     "cga": cross_gradients,
     "spdb": gossip_body,
     "dfedpgp": gossip_body,
+    "dpfl": search_then_pool,
     "l2c": gossip,
     "cobo": gossip_and_meetings,
     "meta-l2c": meta,

@@ -53,6 +53,7 @@ ALONE: dict[str, dict[str, Any]] = {
 
 RANDOM: dict[str, str] = {
     # Methods that remain random over client numbers, and why that is theirs to keep.
+    "dpfl": "a client goes through its peers in an order that belongs to its number",
     "scool-drawn": "peers are drawn, with chances that belong to the client's number",
     "scool-sbm-released": "the released program draws memberships anew for each client and round",
 }

@@ -8,6 +8,7 @@ from scool.algorithms.cobo import CoBo
 from scool.algorithms.dada import Dada
 from scool.algorithms.dfedpgp import DFedPGP
 from scool.algorithms.ditto import Ditto
+from scool.algorithms.dpfl import DPFL
 from scool.algorithms.dpsgd import DPSGD
 from scool.algorithms.fedala import FedALA
 from scool.algorithms.fedamp import FedAMP
@@ -37,6 +38,7 @@ from scool.priors import MMSBM, SBM, Attention, Dirac
 __all__ = [
     "APFL",
     "CGA",
+    "DPFL",
     "DPSGD",
     "IFCA",
     "L2C",
@@ -93,6 +95,7 @@ METHODS: dict[str, tuple[str, AnyAlgorithm]] = {
     "dfedpgp": ("bodies pushed to random peers, a personal head", DFedPGP()),
     "dada": ("models and an undirected graph, in turn", Dada()),
     "cobo": ("partners whose gradients agree half-way", CoBo()),
+    "dpfl": ("sets of partners that do well together on validation data", DPFL()),
     "l2c": ("mixing weights learned on validation data", L2C()),
     "meta-l2c": ("the same by a common encoder", MetaL2C()),
     "pfedgraph": ("a graph by the similarity of models", PFedGraph()),
