@@ -11,14 +11,19 @@ from torch.nn.functional import cross_entropy
 
 import scool
 from scool.algorithms import Tracks
+from scool.algorithms.between_rounds import with_between
 from scool.algorithms.shared.evidence import are_weights, from_samples, from_sums
 from scool.algorithms.shared.held_out import SHARPNESS, held_out
 from scool.algorithms.tracks import CALM, _heard
 from scool.data.build import with_validation, without_validation
+from scool.data.catalogue import DataConfig
 from scool.engine.local import LocalEngine
 from scool.errors import ConfigError
+from scool.graph.edges import as_matrix
 from scool.models.mixture import Mixture, member
 from scool.priors.tracks import STEPS
+from scool.run.config import default_run
+from scool.run.options import with_options
 from scool.run.prepare import prepare_data
 from toys import assert_trees_equal, classification, regression, start, tanh_net
 
@@ -43,6 +48,39 @@ def test_each_kind_trains_as_it_would_alone() -> None:
         alone = after(method, everything, theta0, 3).theta
         assert_trees_equal(member(state.theta, a), alone)
         assert_trees_equal(state.judges[name].theta, after(method, engine, theta0, 3).theta)
+
+
+@pytest.mark.parametrize("partition", ["permuted", "noniid", "sbm"])
+def test_drawn_as_the_only_kind_is_the_method_scool_drawn(partition: Any) -> None:
+    """Bit for bit, with slow momentum, an average of models, and graphs of tasks that overlap."""
+    data = DataConfig("digits" if partition == "permuted" else "cifar10", partition=partition)
+    small = {"lr": 0.1, "epochs": 1, "batch_size": 4}
+    alone = with_options(default_run("scool-drawn", data), small, "test")
+    ours = with_options(default_run("scool", data), small | {"kinds": "drawn"}, "test").algorithm
+    between = alone.settings.slow_momentum, alone.settings.model_average
+    method = with_between(alone.algorithm, *between)
+    assert min(between) > 0 and ours.methods(6)["drawn"] == method
+    engine, theta0 = start(prepare_data(classification((7, 9, 8, 6, 9, 7)), ours, seed=3))
+    everything, _ = start(without_validation(engine.federation))
+    state, expected = ours.init(engine, theta0), method.init(everything, theta0)
+    for t in range(14):  # until the graph is sparse and peers are drawn
+        state, info = ours.step(engine, state, t)
+        expected, plain = method.step(everything, expected, t)
+        assert_trees_equal(member(state.theta, 0), expected.theta)
+        assert_trees_equal(state.models["drawn"].method.theta, expected.method.theta)
+        torch.testing.assert_close(as_matrix(info["graph"]), as_matrix(plain["graph"]))
+    assert all(not torch.equal(t, expected.theta[n]) for n, t in expected.method.theta.items())
+
+
+def test_a_kind_with_momentum_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    federation = scool.digits(num_clients=4, groups=2, seed=0)
+    tracks = Tracks(sgd=SGD, kinds="graph,drawn")
+    settings: Any = {"device": "cpu", "checkpoint_every": 2}
+    whole = scool.fit(federation, "mlp", tracks, rounds=5, **settings)
+    out: Any = {"out": tmp_path / "run", **settings}
+    scool.fit(federation, "mlp", tracks, rounds=2, **out)
+    resumed = scool.fit(federation, "mlp", tracks, rounds=5, resume=True, **out)
+    assert_trees_equal(resumed.theta, whole.theta)
 
 
 def test_validation_samples_come_back_to_training() -> None:

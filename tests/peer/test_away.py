@@ -19,6 +19,7 @@ from scool.peer import keeping_up
 from scool.peer.elastic import Elastic
 from scool.peer.memory import MemoryNetwork, MemoryTransport
 from scool.peer.post import Post
+from scool.recording.checkpoint import flatten
 from scool.recording.folder import RunFolder
 
 pytest.importorskip("cryptography", reason="pip install scool[peer]")
@@ -129,6 +130,16 @@ def test_who_comes_back_after_judging_is_over_is_not_taken_for_a_newcomer() -> N
     given = keeping_up._common(state._replace(scores=theirs, calm=torch.tensor(20)))
     found = keeping_up._with_common(state._replace(scores=mine), given)
     assert found.calm == 20 and torch.equal(found.scores.isnan(), mine.isnan())
+
+
+def test_neither_models_nor_their_momentum_travel_with_the_graph() -> None:
+    engine = LocalEngine(with_validation(classification(), 0.3, 0), tanh_net(), seed=0)
+    method = Tracks(kinds="alone,drawn", evidence="sums", aggregate="models")
+    state = method.init(engine, parameters_of(tanh_net()))
+    assert any("velocity" in name for name in flatten(state))
+    given = keeping_up._common(state)
+    assert not [name for name in given if name.endswith(("weight", "bias"))]
+    assert "models/drawn/method/method/neighbours" in given
 
 
 def test_a_late_comer_learns_from_others_though_nobody_gave_it_the_graph(

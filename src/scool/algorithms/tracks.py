@@ -1,7 +1,7 @@
 """Several kinds of cooperation side by side, and for every owner the mixture of them that helps."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, final
 
 import torch
@@ -12,6 +12,7 @@ from scool.algorithms.fedrep import FedRep
 from scool.algorithms.local_only import LocalOnly
 from scool.algorithms.scool import SCooL
 from scool.algorithms.shared.checks import check_validation, require_validation
+from scool.algorithms.shared.drawn_kind import Drawn
 from scool.algorithms.shared.evidence import (
     are_weights,
     from_samples,
@@ -56,10 +57,10 @@ class Tracks(Method[TracksState]):
 
     The kinds: `alone` (local training), `body` (a shared body under a personal head, FedRep),
     `graph` (SCooL with a prior of the graph), `common` (one model for all, FedAvg), and if asked
-    for `drawn` (SCooL with peers drawn by the graph). Which of them suits owner i is a latent
-    variable: each sample is explained by one of the owner's models,
-    $z_{is} \sim \mathrm{Cat}(\omega_i)$ with $\omega_i \sim \mathrm{Dir}(1 + \kappa\pi)$, and
-    $\pi$, what suits the population, is shared ([TRACK-r], [TRACK-pi], [TRACK-w] in
+    for `drawn` (SCooL with peers drawn by the graph, slow momentum and an average of models). Which
+    of them suits owner i is a latent variable: each sample is explained by one of the owner's
+    models, $z_{is} \sim \mathrm{Cat}(\omega_i)$ with $\omega_i \sim \mathrm{Dir}(1 + \kappa\pi)$,
+    and $\pi$, what suits the population, is shared ([TRACK-r], [TRACK-pi], [TRACK-w] in
     `priors/tracks.py`). An owner answers with
     $p_i(y \mid x) = \sum_a \omega_{ia}\, p(y \mid x; \theta_{ia})$.
 
@@ -91,6 +92,7 @@ class Tracks(Method[TracksState]):
     """Share of the training samples set aside to judge by, if there are no validation data."""
     aggregate: Literal["updates", "models"] = "updates"
     """What the kind `graph` averages."""
+    drawn: Drawn = field(default_factory=Drawn)
     evidence: Literal["samples", "sums"] = "samples"
     """samples: weights by the losses of all held-out samples in one place; sums: these stay with
     their owners, who tell sums over them."""
@@ -137,7 +139,7 @@ class Tracks(Method[TracksState]):
             "body": FedRep(sgd=sgd, head_epochs=max(1, sgd.epochs)),
             "graph": graph,
             "common": FedAvg(sgd=sgd),
-            "drawn": replace(graph, peers="drawn", aggregate="models"),
+            "drawn": self.drawn.method(graph),
         }
         return {name: every[name] for name in self._names}
 

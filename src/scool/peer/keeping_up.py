@@ -16,7 +16,8 @@ from scool.recording.checkpoint import flatten, unflatten
 from scool.types import Info, Params
 
 STATE = "state"  # the slot of what a method knows of all, as a round begins
-OWN = ("theta", "theta0", "scores")  # models, and what each measures at home: these do not travel
+OWN = ("theta", "theta0", "velocity", "scores")
+"""Models, their momentum, and what each measures at home: these do not travel."""
 COMMON = frozenset({"cross_loss", "gather"})  # by these verbs all hold the same numbers
 UNKNOWN = ("loss",)  # what is NaN where nobody measured
 

@@ -67,8 +67,11 @@ def recipe(method: str, data: DataConfig) -> Recipe:
     elif not released and (groups > 5 or not is_sbm):  # more class sets than five
         options["num_blocks"] = options["num_clusters"] = max(10, groups)
     between: dict[str, Any] = {}
-    if is_drawn:  # benchmarks/2026-11-15-beyond
-        between = {"slow_momentum": 0.5 if is_sbm else 0.7, "model_average": 0.9}
+    momentum = 0.5 if is_sbm else 0.7  # benchmarks/2026-11-15-beyond
+    options |= {"drawn_momentum": momentum, "drawn_average": 0.9, "drawn_fraction": 0.1}
+    options["drawn_noise"] = 0.0 if is_sbm else 0.1
+    if is_drawn:
+        between = {"slow_momentum": momentum, "model_average": 0.9}
         options["fraction"] = 0.1
         if not is_sbm:
             # Class sets overlap: no blocks, but losses that tell the share of samples understood.
@@ -87,10 +90,12 @@ def _groups(data: DataConfig) -> int:
 
 
 def _adjust(algorithm: AnyAlgorithm, **options: Any) -> AnyAlgorithm:
-    """Set those options that the method (or its prior) has."""
+    """Set those options that the method has (or its prior, or its kind `drawn`)."""
     mine = _own(algorithm, options)
-    if hasattr(algorithm, "prior"):
-        mine["prior"] = replace(algorithm.prior, **_own(algorithm.prior, options))
+    for name in ("prior", "drawn"):
+        if hasattr(algorithm, name):
+            part = getattr(algorithm, name)
+            mine[name] = replace(part, **_own(part, options))
     return replace(algorithm, **mine)
 
 
