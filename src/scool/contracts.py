@@ -396,6 +396,8 @@ class Method(Generic[S]):
     """The weights it mixes with (`graph` in Info) are 0 or more, and every row sums to one."""
     trains_theta: bool = True
     """The next round starts from the models in `theta`, not from others kept beside them."""
+    finds_rate: bool = False
+    """It finds a learning rate by itself where `sgd` has 0."""
     learns_graph: bool = False
     """The weights depend on what the clients learned, not only on options and the seed."""
     averages_updates: str = ""

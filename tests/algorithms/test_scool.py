@@ -174,6 +174,25 @@ def test_d24_every_fraction_of_one_keeps_everyone_and_minus_one_never_cuts() -> 
     assert_trees_equal(whole.theta, never.theta)
 
 
+def test_without_a_fraction_clients_keep_as_many_as_the_graph_says() -> None:
+    """Groups of two and of four: each keeps its own, and a fraction would cut one or the other."""
+    groups = torch.tensor([0, 0, 1, 1, 1, 1])
+    same = groups[:, None] == groups
+    method = SCooL(prior=SBM(num_blocks=2), sgd=LocalSGD(lr=0.1), fraction=0.0, sparsify_round=2)
+    engine, theta0 = start(classification((8,) * 6))
+    state = method.init(engine, theta0)
+    w = Edges.of(torch.where(same, 0.8, 0.1).double())
+    none = Edges.none(6, True)
+    assert method._neighbours(engine, none, w, w, 1) is none
+    kept = method._neighbours(engine, none, w, w, 2)
+    assert torch.equal(kept.dense(), same)
+    assert method._neighbours(engine, kept, w, w, 4) is kept
+    opened = method.admit(state._replace(neighbours=kept), torch.tensor([0])).neighbours
+    assert torch.equal(method._neighbours(engine, opened, w, w, 6).dense(), same)
+    with pytest.raises(ConfigError, match="fraction"):
+        SCooL(peers="drawn", fraction=0.0)
+
+
 def test_weights_outside_the_neighbours_do_not_mix_whatever_the_prior_says() -> None:
     w = row_stochastic(K)
     scool = SCooL(prior=fixed(w), sgd=FULL, sparsify_round=0, fraction=0.4)
@@ -343,7 +362,7 @@ def test_every_term_follows_the_learning_rate_of_the_round(
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        ({"fraction": 0.0}, "fraction"),
+        ({"fraction": -0.1}, "fraction"),
         ({"fraction": 1.5}, "fraction"),
         ({"cross_ema": 1.0}, "cross_ema"),
         ({"model_precision": -1.0}, "model_precision"),

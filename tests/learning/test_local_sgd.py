@@ -127,7 +127,7 @@ def test_all_samples_are_drawn_for_zero_or_too_many() -> None:
 @pytest.mark.parametrize(
     "option",
     [
-        {"lr": 0.0},
+        {"lr": -0.1},
         {"lr": float("nan")},
         {"epochs": 0},
         {"steps": -1},

@@ -51,7 +51,11 @@ def is_offered(name: str) -> bool:
 
 
 OPTIONS: dict[str, list[dict[str, Any]]] = {
-    "scool": [{}, {"kinds": "alone,graph,drawn", "aggregate": "models"}],
+    "scool": [
+        {},
+        {"kinds": "alone,graph,drawn", "aggregate": "models"},
+        {"kinds": "alone,graph", "lr": 0.0},
+    ],
     "scool-sbm": [{}, {"aggregate": "models"}],
     "dpsgd": [{"topology": "ring"}, {"topology": "ring", "order": "cta"}],
     "spdb": [{"topology": "ring"}, {"topology": "ring", "form": "primal-dual"}],

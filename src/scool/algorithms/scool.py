@@ -25,6 +25,7 @@ from scool.graph.mixing import (
     Weighting,
     draw_peers,
     keep_best,
+    likely,
     mixing_weights,
     num_candidates,
     num_kept,
@@ -83,7 +84,8 @@ class SCooL(Method[SCooLState]):
     sparsify_round: int = 10
     """The round (from 0) after which a client keeps only its best peers; -1 never."""
     fraction: float = 0.1
-    """Peers kept, as a fraction of all clients; where there are candidates, no more than these."""
+    """Peers kept, as a fraction of all clients; where there are candidates, no more than these. 0:
+    however many have at least half the weight of the best one."""
     candidates: int = -1
     """Peers tried per round until the graph is sparse; 0: all; -1: all, or 64 of more than 500."""
     peers: Literal["best", "drawn"] = "best"
@@ -268,18 +270,20 @@ class SCooL(Method[SCooLState]):
         """N_i: everyone, until each client chooses its best peers once and for all, or from then on
         draws others for every round. Clients whose rows `admit` opened choose again in the next
         round that `AGAIN` divides and in which all their pairs were measured."""
-        count = num_kept(engine.num_clients, self.fraction)
+        count = num_kept(engine.num_clients, self.fraction or 1.0)
         count = min(count, num_candidates(engine.num_clients, self.candidates) or count)
         if self.peers == "drawn" and self._is_sparse(round + 1):
             return draw_peers(w, count, derive(engine.seed, "peers", round), self.keep_self)
         is_late = before.fill and self._is_sparse(round)  # of one who came after the choice
-        if round == self.sparsify_round or is_late:
-            return keep_best(rank, count, self.keep_self)
-        if not self._is_sparse(round) or round % AGAIN:
+        is_time = round == self.sparsify_round or is_late
+        if not is_time and (not self._is_sparse(round) or round % AGAIN):
             return before
-        opened = (before.degrees > count + self.keep_self) & engine.active
-        opened &= w.degrees >= before.among(engine.active).degrees
+        rank = rank if self.fraction else rank.within(likely(w))
         best = keep_best(rank, count, self.keep_self)
+        if is_time:
+            return best
+        opened = (before.degrees > best.degrees) & engine.active
+        opened &= w.degrees >= before.among(engine.active).degrees
         return before.take(~opened[before.i]).updated(best.take(opened[best.i]))
 
     def admit(self, state: SCooLState, clients: Tensor) -> SCooLState:

@@ -1,7 +1,7 @@
 """Several kinds of cooperation side by side, and for every owner the mixture of them that helps."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, final
 
 import torch
@@ -19,6 +19,7 @@ from scool.algorithms.shared.evidence import (
     from_sums,
     told_by_all,
 )
+from scool.algorithms.shared.rate import find_rate
 from scool.algorithms.shared.side_by_side import average_loss, combined_graph
 from scool.contracts import Engine, Meets, Method
 from scool.data.federation import Task
@@ -47,6 +48,7 @@ class TracksState(NamedTuple):
     scores: Tensor  # (K, A) of the judges on the held-out samples; NaN: never judged
     anchor: Tensor  # (K, A) omega when it last moved
     calm: Tensor  # () rounds since then; CALM: judging is over
+    rate: Tensor  # () the learning rate; 0: still to be found
     lost: Tensor  # (2, A, K) bool: clients whose training broke, of the models and of the judges
 
 
@@ -78,14 +80,17 @@ class Tracks(Method[TracksState]):
 
     learns_graph = True
     trains_theta = False
+    finds_rate = True
 
     kinds: str = "alone,body,graph,common"
     """The kinds of cooperation, separated by commas."""
     prior: AnyPrior = field(default_factory=SBM)
     """The prior of the graph, for the kinds `graph` and `drawn`."""
-    sgd: LocalSGD = field(default_factory=LocalSGD)
+    sgd: LocalSGD = field(default_factory=lambda: LocalSGD(lr=0.0))
+    """Of all kinds. With a rate of 0, the default, owners find one before the first round."""
     fraction: float = 0.0
-    """Peers kept by the kind `graph`, as a fraction of all clients; 0: a tenth, at least ten."""
+    """Peers kept by the kind `graph`, as a fraction of all clients; 0: as many as the graph says
+    (`drawn`: a tenth, at least ten)."""
     pooling: float = 20.0
     """kappa: the number of an owner's samples that weigh as much as what suits the population."""
     validation: float = 0.2
@@ -130,16 +135,18 @@ class Tracks(Method[TracksState]):
     def _names(self) -> tuple[str, ...]:
         return tuple(name.strip() for name in self.kinds.split(",") if name.strip())
 
-    def methods(self, clients: int = 100) -> dict[str, Method[Any]]:
-        """The method of each kind. The head of FedRep gets as many passes as the body."""
-        sgd, fraction = self.sgd, self.fraction or min(1.0, max(0.1, 10 / clients))
-        graph = SCooL(prior=self.prior, sgd=sgd, fraction=fraction, aggregate=self.aggregate)
+    def methods(self, clients: int = 100, rate: float = 0.0) -> dict[str, Method[Any]]:
+        """The method of each kind, with the rate that was found. The head of FedRep gets as many
+        passes as the body."""
+        sgd = replace(self.sgd, lr=rate) if rate else self.sgd
+        tenth = min(1.0, max(0.1, 10 / clients))
+        graph = SCooL(prior=self.prior, sgd=sgd, fraction=self.fraction, aggregate=self.aggregate)
         every: dict[str, Method[Any]] = {
             "alone": LocalOnly(sgd=sgd),
             "body": FedRep(sgd=sgd, head_epochs=max(1, sgd.epochs)),
             "graph": graph,
             "common": FedAvg(sgd=sgd),
-            "drawn": self.drawn.method(graph),
+            "drawn": self.drawn.method(replace(graph, fraction=self.fraction or tenth)),
         }
         return {name: every[name] for name in self._names}
 
@@ -169,6 +176,7 @@ class Tracks(Method[TracksState]):
             scores=torch.full((owners, count), torch.nan, dtype=torch.float64),
             anchor=equal,
             calm=torch.tensor(0),
+            rate=torch.tensor(self.sgd.lr, dtype=torch.float64),
             lost=torch.zeros(2, count, owners, dtype=torch.bool),
         )
 
@@ -182,16 +190,20 @@ class Tracks(Method[TracksState]):
     def step(self, engine: Engine, state: TracksState, round: int) -> tuple[TracksState, Info]:
         if self.evidence == "sums":
             state = _heard(engine, state)
+        if not state.rate:
+            theta = next(iter(state.judges.values())).theta
+            rate = find_rate(engine, theta, self.sgd)
+            state = state._replace(rate=torch.tensor(rate, dtype=torch.float64))
         before = {
             name: own._replace(theta=member(state.theta, a))
             for a, (name, own) in enumerate(state.models.items())
         }
         some = (state.weights > 0).any(dim=0)
         used = [name for name, is_used in zip(before, some, strict=True) if is_used]
-        models, infos, lost = self._train(engine, before, used, state.lost[0], round, whole=True)
+        models, infos, lost = self._train(engine, state, before, used, round, whole=True)
         if state.calm < CALM:
             judges, _, theirs = self._train(
-                engine, state.judges, list(before), state.lost[1], round, whole=False
+                engine, state, state.judges, list(before), round, whole=False
             )
             state = self._judged(engine, state._replace(judges=judges), theirs)
         weights, active = state.weights, engine.active
@@ -202,6 +214,7 @@ class Tracks(Method[TracksState]):
             lost=torch.stack([lost, state.lost[1]]),
         )
         return after, {
+            "rate": state.rate,
             "train_loss": average_loss([(a, info["train_loss"]) for a, info in found], weights),
             "graph": combined_graph([(a, info["graph"]) for a, info in found], weights, active),
             "tracks": dict(zip(before, weights.T, strict=True)),
@@ -212,16 +225,17 @@ class Tracks(Method[TracksState]):
     def _train(
         self,
         engine: Engine,
+        state: TracksState,
         states: Mapping[str, Any],
         names: list[str],
-        lost: Tensor,
         round: int,
         whole: bool,
     ) -> tuple[dict[str, Any], dict[str, Info], Tensor]:
         """A round of the kinds named, on all samples (`whole`) or without those held out; and which
         clients' training broke in which kind."""
         after, infos, broken = dict(states), dict[str, Info](), list[Tensor]()
-        methods = self.methods(engine.num_clients)
+        methods = self.methods(engine.num_clients, float(state.rate))
+        lost = state.lost[0 if whole else 1]
         for a, name in enumerate(states):
             view = engine.view(f"{'model' if whole else 'judge'} {name}", whole=whole)
             view.quarantine({i: LOST for i in range(len(lost[a])) if lost[a, i]})

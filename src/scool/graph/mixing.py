@@ -153,6 +153,20 @@ def keep_best(ranked: Edges, count: int, keep_self: bool = True) -> Edges:
     return _as_set(others.take(others.top(count))).updated(own)
 
 
+def likely(w: Edges) -> Edges:
+    """The pairs of different clients whose weight is at least half of the receiver's largest one.
+
+    >>> w = torch.tensor([[1.0, 0.9, 0.5, 0.1], [0.2, 0.0, 0.1, 0.0]])
+    >>> graph = Edges.of(torch.cat([w, torch.zeros(2, 4)]))
+    >>> likely(graph).dense().int()[:2]
+    tensor([[0, 1, 1, 0],
+            [1, 0, 1, 0]], dtype=torch.int32)
+    """
+    others = w.take(~w.is_loop & (w.values > 0))
+    most = others.values.new_zeros(len(w)).scatter_reduce(0, others.i, others.values, "amax")
+    return _as_set(others.take(others.values >= most[others.i] / 2))
+
+
 def draw_peers(w: Edges, count: int, key: int, keep_self: bool = True) -> Edges:
     r"""`count` peers of each client, drawn with probabilities proportional to w, without
     replacement.

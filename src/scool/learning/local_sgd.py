@@ -22,6 +22,7 @@ class LocalSGD:
     """
 
     lr: float = 0.01
+    """Learning rate; 0: the method finds one, which `scool` alone does."""
     epochs: int = 5
     """Passes over the client's own data in a round."""
     steps: int = 0
@@ -43,7 +44,7 @@ class LocalSGD:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(self.lr > 0, "lr", self.lr, "give a positive learning rate")
+        require(self.lr >= 0, "lr", self.lr, "give a positive learning rate")
         require(self.epochs >= 1, "epochs", self.epochs, "give at least 1")
         require(self.steps >= 0, "steps", self.steps, "give 0 (count in epochs) or more")
         require(self.batch_size >= 1, "batch_size", self.batch_size, "give at least 1")

@@ -7,6 +7,7 @@ from scool.algorithms.scool import SCooL
 from scool.algorithms.truth import Truth
 from scool.contracts import Method
 from scool.errors import ConfigError
+from scool.run.checks import check_rate
 
 AT_HOME = frozenset({"train", "gradient", "measure", "judge", "inner", "squared_distances"})
 VERBS = AT_HOME | {"cross_loss", "peer_loss", "mix", "gather", "view"}
@@ -23,6 +24,7 @@ def check_method(method: Method[Any], name: str = "") -> None:
         ConfigError: says what is missing and what to use.
     """
     name = name or type(method.plain).__name__
+    check_rate(method)
     why = ""
     missing = method.verbs - VERBS
     if method.meets == "server" and (missing or method.verbs & BY_SERVER):

@@ -99,6 +99,17 @@ def as_method(method: Method[Any] | OwnMethod) -> Method[Any]:
     return Adopted(method)
 
 
+def check_rate(method: Method[Any]) -> None:
+    """Refuse a rate of 0 where the method does not find one.
+
+    Raises:
+        ConfigError: names the method and what to give.
+    """
+    name = type(method.plain).__name__
+    remedy = f"{name} finds no learning rate by itself, as scool does: give a positive one"
+    require(method.sgd.lr > 0 or method.finds_rate, "lr", method.sgd.lr, remedy)
+
+
 def check_verbs(method: Method[Any], engine: Engine) -> None:
     """Refuse a method that an engine cannot carry out, before the first round.
 

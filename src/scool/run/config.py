@@ -50,7 +50,8 @@ def recipe(method: str, data: DataConfig) -> Recipe:
     if dataset.read is None:
         is_class = data.task == "classification"
         sgd = LocalSGD(lr=dataset.rate if is_class else dataset.regression_rate, batch_size=8)
-        small = _adjust(algorithm, sgd=sgd, fraction=0.225, average="models")
+        options = {"fraction": 0.225, "drawn_fraction": 0.225, "average": "models"}
+        small = _adjust(algorithm, sgd=sgd, **options)
         between = {"slow_momentum": 0.5, "model_average": 0.8} if is_drawn else {}
         return Recipe(small, ModelConfig(dataset.model), rounds=30, eval_every=1, between=between)
     is_sbm = data.partition == "sbm"
@@ -90,8 +91,12 @@ def _groups(data: DataConfig) -> int:
 
 
 def _adjust(algorithm: AnyAlgorithm, **options: Any) -> AnyAlgorithm:
-    """Set those options that the method has (or its prior, or its kind `drawn`)."""
+    """Set those options that the method has (or its prior, or its kind `drawn`). One that finds a
+    learning rate finds the number of peers, too."""
     mine = _own(algorithm, options)
+    if algorithm.finds_rate:
+        mine.pop("fraction", None)
+        mine["sgd"] = replace(mine.get("sgd", algorithm.sgd), lr=algorithm.sgd.lr)
     for name in ("prior", "drawn"):
         if hasattr(algorithm, name):
             part = getattr(algorithm, name)

@@ -37,7 +37,7 @@ from scool.recording.clients import clients_file
 from scool.recording.models import FIXED
 from scool.recording.seals import FORMAT, identity_seal
 from scool.recording.writer import RecordKeeper, RunWriter
-from scool.run.checks import check_test, check_verbs, checked_model, remarks
+from scool.run.checks import check_rate, check_test, check_verbs, checked_model, remarks
 from scool.run.identity import identity_of, source_commit
 from scool.run.options import RunSettings, as_dict
 from scool.run.progress import Progress, open_run
@@ -185,6 +185,7 @@ def prepare(
         engine = order.engine(federation, module, settings)
     check_test(federation, settings.strict, ranks.is_first)
     check_verbs(method, engine)
+    check_rate(method)
     predictor = method.predictor(module, federation.task)
     remedy = f"{type(method.plain).__name__} answers with several models per client; give 0"
     for option in ("fine_tune", "patience"):

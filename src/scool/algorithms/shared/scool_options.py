@@ -40,7 +40,10 @@ def check_options(method: "SCooL") -> None:
 def _check_numbers(method: "SCooL") -> None:
     for name in ("model_precision", "model_coupling"):
         require(getattr(method, name) >= 0, name, getattr(method, name), "give 0 or more")
-    require(0 < method.fraction <= 1, "fraction", method.fraction, "give a fraction in (0, 1]")
+    remedy = "give a fraction in (0, 1], or 0 for as many as the graph says"
+    require(0 <= method.fraction <= 1, "fraction", method.fraction, remedy)
+    remedy = "peers = 'drawn' needs to know how many: give a fraction in (0, 1]"
+    require(method.fraction > 0 or method.peers == "best", "fraction", method.fraction, remedy)
     require(0 <= method.cross_ema < 1, "cross_ema", method.cross_ema, "give a number in [0, 1)")
     rounds = method.sparsify_round
     require(rounds >= -1, "sparsify_round", rounds, "give -1 or more")

@@ -1,0 +1,81 @@
+"""A learning rate that suits a federation, found by what owners learn alone in a few passes."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from scool.algorithms.shared.evidence import told_by_all
+from scool.algorithms.shared.held_out import numbers_of
+from scool.contracts import Engine
+from scool.learning.local_sgd import LocalSGD
+from scool.types import Tree
+
+RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+PASSES = 5  # over its own samples, of each owner and with each rate
+LEAST = 1e-12  # mean squared error below which a fit is perfect
+
+
+class Tried(NamedTuple):
+    """What owners who learn alone say of one rate; NaN in the rows of those who say nothing."""
+
+    start: Tensor  # (K,) training loss of the first pass
+    end: Tensor  # (K,) of the last one
+    held_out: Tensor  # (K,) loss on held-out samples then
+    is_sound: bool  # nobody's numbers broke
+
+
+def find_rate(engine: Engine, theta: Tree, sgd: LocalSGD) -> float:
+    r"""[TRACK-eta] The learning rate with which owners who learn alone explain held-out samples
+    best.
+
+    With each rate $\eta$ of `RATES` every owner goes `PASSES` times over its own samples, without
+    those held out. $V_i(\eta)$ is its held-out loss then, with the sharpness that suits the mean
+    owner best; $T(\eta)$ the mean of the training losses in the last pass. In regression both are
+    logs of mean squared errors, so that owners with large targets count as others do.
+
+    A rate counts with which nobody's numbers break, and with which T falls at least half as far as
+    with the fastest such rate: where owners have too few samples to learn anything alone, not
+    learning would look best. $\eta$ is the smallest of these whose $V_i$ are, in the mean, within
+    one standard error of the best. Owners tell means only.
+    """
+    return RATES[chosen([_try(engine, theta, replace(sgd, lr=rate)) for rate in RATES])]
+
+
+def chosen(tried: list[Tried]) -> int:
+    """The index of the rate; that of the smallest if all break."""
+    start = tried[0].start.nanmean()  # the smallest rate: hardly moved
+    falls = [float(start - t.end.nanmean()) if t.is_sound else -torch.inf for t in tried]
+    learn = [a for a, fall in enumerate(falls) if fall > -torch.inf and fall >= max(falls) / 2]
+    if not learn:
+        return 0
+    means = {a: float(tried[a].held_out.nanmean()) for a in learn}
+    best = min(learn, key=lambda a: (means[a] != means[a], means[a]))
+    for a in learn:
+        apart = tried[a].held_out - tried[best].held_out
+        apart = apart[apart.isfinite()]
+        if len(apart) > 1 and apart.mean() <= apart.std() / len(apart) ** 0.5:
+            return a
+    return best
+
+
+def _try(engine: Engine, theta: Tree, sgd: LocalSGD) -> Tried:
+    view = engine.view(f"rate {sgd.lr:g}")
+    view.health.absent = engine.health.absent
+    once = replace(sgd, lr_schedule="constant", lr_decay=1.0, epochs=1, steps=0)
+    theta = {name: t.clone() for name, t in theta.items()}
+    losses: list[Tensor] = []
+    for t in range(PASSES):
+        theta, loss = view.train(theta, once, t)
+        losses.append(loss.double())
+    seen = numbers_of(view, [theta])
+    numbers = seen.numbers[..., 0].nanmean(dim=2)  # (K, 1 + B)
+    told = told_by_all(engine, torch.cat([torch.stack([losses[0], losses[-1]], 1), numbers], 1))
+    start, end, right, surer = told[:, 0], told[:, 1], told[:, 2], told[:, 3:]
+    is_sound = view.health.reasons.keys() <= engine.health.reasons.keys()
+    if bool((seen.outputs.nan_to_num(0.0) > 0).any()):
+        start, end, held_out = (x.clamp_min(LEAST).log() for x in (start, end, -right))
+        return Tried(start, end, held_out, is_sound)
+    best = surer.nanmean(dim=0).nan_to_num(torch.inf).argmin()
+    return Tried(start, end, surer[:, int(best)], is_sound)
