@@ -392,6 +392,8 @@ class Method(Generic[S]):
     validation: float = 0.0
     """The share of the training samples that it sets aside as validation samples, where a
     federation has none."""
+    judges_all: bool = True
+    """Every client needs validation samples; otherwise one that cannot spare any has none."""
     averages: bool = True
     """The weights it mixes with (`graph` in Info) are 0 or more, and every row sums to one."""
     trains_theta: bool = True

@@ -11,14 +11,14 @@ from torch.nn.functional import cross_entropy
 
 import scool
 from scool.algorithms import Tracks
-from scool.algorithms.between_rounds import with_between
+from scool.algorithms.between_rounds import Averaged, with_between
 from scool.algorithms.shared.evidence import are_weights, from_samples, from_sums
 from scool.algorithms.shared.held_out import SHARPNESS, held_out
 from scool.algorithms.tracks import CALM, _heard
 from scool.data.build import with_validation, without_validation
 from scool.data.catalogue import DataConfig
 from scool.engine.local import LocalEngine
-from scool.errors import ConfigError
+from scool.errors import ConfigError, DataError
 from scool.graph.edges import as_matrix
 from scool.models.mixture import Mixture, member
 from scool.priors.tracks import STEPS
@@ -149,7 +149,7 @@ def test_judging_goes_on_while_weights_move(monkeypatch: pytest.MonkeyPatch) -> 
     moved, _ = tracks.step(engine, moving, 1)
     assert moved.calm == 0 and torch.equal(moved.anchor, moved.weights)
     small = torch.tensor([[0.97, 0.03]], dtype=torch.float64).expand(3, -1)
-    monkeypatch.setattr("scool.algorithms.shared.evidence.owner_weights", lambda *_: small)
+    monkeypatch.setattr("scool.algorithms.shared.evidence.with_strangers", lambda *_: small)
     calm, _ = tracks.step(engine, state._replace(anchor=small, calm=torch.tensor(2)), 1)
     assert calm.calm == 3 and calm.weights.tolist() == [[1.0, 0.0]] * 3
     later, info = tracks.step(engine, calm, 2)
@@ -324,3 +324,57 @@ def test_the_median_says_when_judging_is_over(monkeypatch: pytest.MonkeyPatch) -
         heard = _heard(engine, state)
         assert bool(heard.calm >= CALM) is is_over
         assert heard.weights[0].tolist() == pytest.approx([1.0, 0.0] if is_over else [0.98, 0.02])
+
+
+@pytest.mark.parametrize("evidence", ["samples", "sums"])
+def test_who_cannot_spare_a_sample_does_what_suits_the_others(evidence: Any) -> None:
+    """An owner with a single sample takes part, learns, and is judged by nobody."""
+    tracks = Tracks(sgd=SGD, kinds="alone,common", evidence=evidence)
+    result = scool.fit(classification((9, 1, 8)), "mlp", tracks, rounds=3, device="cpu")
+    last = result.history[-1]
+    for kind, weights in last["tracks"].items():
+        assert weights[1] == pytest.approx(last["population"][kind])
+    assert [score is None for score in last["held_out"]["alone"]] == [False, True, False]
+    said = result.advice()
+    assert said is not None and "never judged itself" in said[1]
+
+
+def test_nobody_can_spare_a_sample() -> None:
+    with pytest.raises(DataError, match="no validation samples"):
+        scool.fit(regression((1, 1)), "mlp", Tracks(sgd=SGD), rounds=1, device="cpu")
+
+
+def test_validation_samples_of_some_owners_are_enough() -> None:
+    some = with_validation(classification((9, 1, 8)), 0.3, seed=0, of_all=False)
+    assert some.val.sizes.tolist() == [2, 0, 2] and some.train.sizes.tolist() == [7, 1, 6]
+    tracks = Tracks(sgd=SGD, kinds="alone,common")
+    assert prepare_data(some, tracks, seed=0) is some
+    around = Averaged(tracks, 0.5)  # a wrapper asks for no more than the method in it
+    assert prepare_data(some, around, seed=0) is some
+    with pytest.raises(DataError, match="1 training sample"):
+        with_validation(some, 0.3, seed=0)
+
+
+def test_owners_in_other_units_are_judged_alike() -> None:
+    """[TRACK-sigma]: what one owner's targets are measured in changes nobody's weights."""
+    federation = with_validation(regression((20, 30, 16)), 0.5, seed=0)
+    engine, theta0 = start(federation)
+    fresh = engine.replicate(theta0)
+    learned = engine.train(fresh, replace(SGD, epochs=9), 0).theta
+    first = {n: torch.cat([learned[n][:1], t[1:]]) for n, t in fresh.items()}
+    others = {n: torch.cat([fresh[n][:1], t[1:]]) for n, t in learned.items()}
+    judges = [first, others]  # owner 0 is explained by one of them, the others by the other
+    before = from_samples(engine, judges, 5.0)
+    assert float(before.weights[0, 0]) > 0.6
+    unit = torch.tensor([1.0, 1e6, 1.0], dtype=torch.float64)
+
+    def told(theta: Any, split: Any, metric: Any, count: int) -> torch.Tensor:
+        found = judge(theta, split, metric, count)
+        found[:, 1:] *= unit[:, None] ** 2
+        return found
+
+    judge, engine.judge = engine.judge, told  # type: ignore[method-assign]
+    after = from_samples(engine, judges, 5.0)
+    sums = from_sums(engine, judges, after.population, 5.0)
+    torch.testing.assert_close(after.weights, before.weights, atol=0.1, rtol=0)
+    torch.testing.assert_close(sums.weights, after.weights, atol=1e-6, rtol=0)

@@ -61,3 +61,16 @@ def test_a_class_that_validation_would_use_up_is_named_with_the_reason() -> None
             messages.append(str(error))
     assert 0 < len(messages) < len(seeds)  # where both clients give the same class away
     assert all("aside for validation leaves too few: client" in text for text in messages)
+
+
+def test_the_last_sample_of_a_class_stays_where_not_all_must_be_judged() -> None:
+    whole = classification((2, 2), classes=2, groups=1)
+    given_back = 0
+    for seed in range(40):
+        parts = with_validation(whole, 0.5, seed, of_all=False)
+        assert set(parts.train.y[parts.train.mask].tolist()) == {0, 1}
+        given_back += int(parts.val.sizes.min() == 0)
+        for client in range(2):
+            train, val = rows(parts.train, client), rows(parts.val, client)
+            assert not train & val and train | val == rows(whole.train, client)
+    assert 0 < given_back < 40

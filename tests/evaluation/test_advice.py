@@ -41,6 +41,8 @@ def test_errors_of_regression_are_compared_by_their_share() -> None:
     found = advice([row], None, None)
     assert found is not None and "client 0 gains from others" in found[0]
     assert "the graph -25 % error" in found[0]
+    broken = {**row, "held_out": {"alone": [-1e-6], "graph": [-1e30]}}
+    assert "the graph many times the error" in (advice([broken], None, None) or [""])[0]
 
 
 def test_an_owner_whose_own_samples_speak_against_it_is_told_so() -> None:

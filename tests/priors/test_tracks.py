@@ -1,17 +1,22 @@
 """Which kind of cooperation explains an owner's samples: EM against its definition."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
 from torch import Tensor
 
 from scool.priors.tracks import (
+    GRID,
+    STRANGERS,
     gaussian_log_lik,
+    owner_variances,
     owner_weights,
     population_weights,
     responsibilities,
     track_bound,
+    with_strangers,
 )
 
 K, S, A = 4, 9, 3
@@ -98,7 +103,65 @@ def test_nobody_has_a_sample() -> None:
 
 def test_squared_errors_as_densities() -> None:
     errors = torch.tensor([[[2.0, 8.0], [4.0, 1.0]]], dtype=torch.float64)  # means 3 and 4.5
-    found = gaussian_log_lik(errors, outputs=2)
-    sigma = math.sqrt(3 / 2)
-    expected = -8 / (2 * sigma**2) - 2 * 0.5 * math.log(2 * math.pi * sigma**2)
-    assert float(found[0, 0, 1]) == pytest.approx(expected)
+    both = torch.cat([errors, 100 * errors])
+    variances = torch.tensor([1.5, 150.0], dtype=torch.float64)
+    found = gaussian_log_lik(both, outputs=2, variances=variances)
+    for owner, variance in enumerate(variances.tolist()):
+        error = float(both[owner, 0, 1])
+        expected = -error / (2 * variance) - 2 * 0.5 * math.log(2 * math.pi * variance)
+        assert float(found[owner, 0, 1]) == pytest.approx(expected)
+    apart = found[..., 0] - found[..., 1]
+    torch.testing.assert_close(apart[0], apart[1])  # the unit of an owner says nothing
+
+
+def test_every_owner_has_a_variance_of_its_own() -> None:
+    """[TRACK-sigma]: a fixed point, by plain loops; owners in other units do not disturb."""
+    errors, counts = [2.0, 5.0, 3.0, 1e6, 7.0], [4, 9, 1, 6, 0]
+    found = owner_variances(
+        torch.tensor(errors, dtype=torch.float64), torch.tensor(counts, dtype=torch.float64)
+    ).tolist()
+    usual = 4 / sum(1 / variance for variance in found[:4])
+    for variance, error, n in zip(found, errors, counts, strict=True):
+        assert variance == pytest.approx((n * error + 2 * usual) / (n + 2), rel=1e-6)
+    assert found[4] == pytest.approx(usual) and found[3] > 1e5 and max(found[:3]) < 10
+
+
+def test_variances_of_nothing_and_of_perfect_models() -> None:
+    none = torch.full((2,), torch.nan, dtype=torch.float64)
+    assert owner_variances(none, torch.ones(2, dtype=torch.float64)).tolist() == [1.0, 1.0]
+    perfect = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    found = owner_variances(perfect, torch.full((2,), 5.0, dtype=torch.float64))
+    assert bool((found > 0).all()) and float(found[1]) == pytest.approx(5 / 7, rel=1e-3)
+
+
+def test_a_stranger_is_not_pulled_to_what_suits_the_others() -> None:
+    """[TRACK-stranger]: five samples that only kind 0 explains, where all others have kind 1."""
+    p = torch.full((3, 5, 2), 0.05, dtype=torch.float64)
+    p[0, :, 0], p[1, :, 1], p[2, :, :] = 0.5, 0.5, 0.3
+    log_lik = p.log()
+    pi = torch.tensor([1e-9, 1 - 1e-9], dtype=torch.float64)
+    pooled = owner_weights(log_lik, pi, 20.0)
+    assert float(pooled[0, 0]) < 0.25
+    weights = with_strangers(log_lik, pooled)
+    assert float(weights[0, 0]) > 0.8 and float(weights[1, 0]) < 0.02
+    assert float(weights[2, 0]) == pytest.approx(0.1 * 0.5, abs=1e-6)  # its samples say nothing
+
+
+def test_strangers_by_plain_loops(log_lik: Tensor) -> None:
+    pooled = owner_weights(log_lik, torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64), 20.0)
+    found = with_strangers(log_lik, pooled)
+    steps = [(a, b) for a in range(GRID + 1) for b in range(GRID + 1 - a)]
+    grid = [(a / GRID, b / GRID, (GRID - a - b) / GRID) for a, b in steps]
+    for i, size in enumerate(SIZES):
+        p = log_lik[i, :size].exp().tolist()
+
+        def explained(w: Sequence[float], p: list[list[float]] = p) -> float:
+            return math.prod(sum(a * b for a, b in zip(w, row, strict=True)) for row in p)
+
+        every = [explained(g) for g in grid]
+        own = STRANGERS * sum(every) / len(grid)
+        alpha = own / (own + (1 - STRANGERS) * explained(pooled[i].tolist())) if size else 0.0
+        for kind in range(A):
+            mean = sum(g[kind] * value for g, value in zip(grid, every, strict=True)) / sum(every)
+            expected = (1 - alpha) * float(pooled[i, kind]) + alpha * mean
+            assert float(found[i, kind]) == pytest.approx(expected)

@@ -19,7 +19,16 @@ from scool.learning.losses import as_metric
 from scool.models.layers import is_statistic
 from scool.types import Info, Params, Tree
 
-AROUND = ("sgd", "finds_rate", "validation", "averages", "learns_graph", "meets", "verbs")
+AROUND = (
+    "sgd",
+    "finds_rate",
+    "validation",
+    "judges_all",
+    "averages",
+    "learns_graph",
+    "meets",
+    "verbs",
+)
 """Declarations that a wrapper takes over from the method inside."""
 RECORDED = ("slow_momentum", "model_average", "patience", "fine_tune")
 """The options of wrappers, as records name them."""

@@ -81,6 +81,7 @@ class Tracks(Method[TracksState]):
     learns_graph = True
     trains_theta = False
     finds_rate = True
+    judges_all = False
 
     kinds: str = "alone,body,graph,common"
     """The kinds of cooperation, separated by commas."""
@@ -160,7 +161,7 @@ class Tracks(Method[TracksState]):
         return Mixture(module, len(self.kinds_of(parameters_of(module))), task)
 
     def init(self, engine: Engine, theta0: Params) -> TracksState:
-        require_validation(engine)
+        require_validation(engine, of_all=self.judges_all)
         kinds, owners = self.kinds_of(theta0), engine.num_clients
         methods, count = self.methods(owners), len(kinds)
         models = {name: methods[name].init(engine, theta0) for name in kinds}

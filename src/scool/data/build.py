@@ -131,22 +131,28 @@ def pad_rows(rows: list[Tensor], stand_in: list[Tensor] | None = None) -> tuple[
 
 
 def with_validation(
-    federation: Federation, fraction: float, seed: int, first: int = 0
+    federation: Federation, fraction: float, seed: int, first: int = 0, of_all: bool = True
 ) -> Federation:
     """The same clients, each with a share of its training samples set aside (one at least).
 
     Clients that have validation samples already keep them and their training samples. `first` is
-    the number of the first client, where these are some of many.
+    the number of the first client, where these are some of many. With `of_all=False` clients that
+    have none stay without where others have some, and so does one with a single sample, or with the
+    last samples of a class.
 
     Raises:
         DataError: a client has a single sample: nothing is left to train on.
     """
     require(0 < fraction < 1, "validation", fraction, "give a fraction between 0 and 1")
     train, val = federation.train, federation.val
+    if not of_all and bool(val.mask.any()):
+        return federation
     kept, held = [], []
     for client, size in enumerate(train.sizes.tolist()):
         rows = train.mask[client].nonzero()[:, 0]
         count = 0 if bool(val.mask[client].any()) else max(1, int(fraction * size + 1e-9))
+        if size == 1 and not of_all:
+            count = 0
         if count >= size:
             raise DataError(
                 f"client {federation.client_name(client)} has {size} training sample, and one to "
@@ -158,6 +164,8 @@ def with_validation(
         chosen[torch.randperm(size, generator=rng)[:count]] = True
         kept.append(rows[~chosen])
         held.append(rows[chosen])
+    if not of_all and federation.task == "classification":
+        _keep_last(train.y, kept, held)
     if not any(len(rows) for rows in held):
         return federation
     if bool(val.mask.any()):
@@ -171,6 +179,17 @@ def with_validation(
     except DataError as error:
         reason = f"setting {fraction:g} of the samples aside for validation leaves too few"
         raise DataError(f"{reason}: {error}") from error
+
+
+def _keep_last(y: Tensor, kept: list[Tensor], held: list[Tensor]) -> None:
+    """Give samples back, in place, whose class nobody would learn any more: one of each."""
+    trained = {int(label) for i, rows in enumerate(kept) for label in y[i, rows].unique()}
+    for i, rows in enumerate(held):
+        for row, label in zip(rows.tolist(), y[i, rows].tolist(), strict=True):
+            if label not in trained:
+                trained.add(label)
+                held[i] = held[i][held[i] != row]
+                kept[i] = torch.cat([kept[i], torch.tensor([row])]).sort().values
 
 
 def without_validation(federation: Federation) -> Federation:

@@ -14,6 +14,7 @@ WORDS = {
     "drawn": "drawn peers",
 }
 LEAST = 0.05  # least weight of a kind that an owner is advised to use
+MANY = 1000  # percent of additional error from which on no number is told
 PEERS = 3  # peers that are named
 
 
@@ -78,7 +79,8 @@ def _gains(scores: Mapping[str, float | None]) -> str:
             found.append((score - alone, f"{WORDS[kind]} {score - alone:+.1f} points"))
         elif alone:
             change = 100 * (score - alone) / alone  # of the squared error
-            found.append((-change, f"{WORDS[kind]} {change:+.0f} % error"))
+            words = f"{change:+.0f} % error" if change < MANY else "many times the error"
+            found.append((-change, f"{WORDS[kind]} {words}"))
     return ", ".join(words for _, words in sorted(found, reverse=True))
 
 

@@ -148,7 +148,9 @@ def how_to_go_on(header: Mapping[str, Any], path: Path) -> str:
 def prepare_data(federation: Federation, method: Method[Any], seed: int) -> Federation:
     """Set validation samples aside for a method that needs them; the others train on all."""
     share = method.validation
-    return with_validation(federation, share, seed) if share else federation
+    if not share:
+        return federation
+    return with_validation(federation, share, seed, of_all=method.judges_all)
 
 
 def prepare(

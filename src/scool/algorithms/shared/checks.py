@@ -14,14 +14,14 @@ def check_validation(share: float) -> None:
     require(0 < share < 1, "validation", share, "give a fraction between 0 and 1, e.g. 0.2")
 
 
-def require_validation(engine: Engine) -> None:
-    """Refuse a federation where a client has nothing to judge by.
+def require_validation(engine: Engine, of_all: bool = True) -> None:
+    """Refuse a federation where a client has nothing to judge by, or nobody has.
 
     Raises:
         DataError: names the first such client.
     """
     lacking = (engine.val_sizes == 0) & (engine.sizes > 0)  # else there is none yet
-    if bool(lacking.any()):
+    if bool(lacking.any() if of_all else lacking.all()):
         client = int(lacking.int().argmax())
         raise DataError(
             f"client {client} has no validation samples, and the method judges by them: use "

@@ -5,13 +5,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scool.algorithms.shared.held_out import SHARPNESS, held_out, numbers_of
+from scool.algorithms.shared.held_out import SHARPNESS, held_out, numbers_of, variances_of
 from scool.contracts import Engine
 from scool.priors.tracks import (
     gaussian_log_lik,
     mean_responsibilities,
     owner_weights,
     population_weights,
+    with_strangers,
 )
 from scool.types import Tree
 
@@ -31,7 +32,7 @@ def from_samples(engine: Engine, thetas: list[Tree], pooling: float) -> Evidence
     """Where the log-likelihoods of all samples of all owners are in one place."""
     seen = held_out(engine, thetas)
     pi = population_weights(seen.log_lik)
-    weights = owner_weights(seen.log_lik, pi, pooling)
+    weights = with_strangers(seen.log_lik, owner_weights(seen.log_lik, pi, pooling))
     return Evidence(weights, pi, seen.sharpness, seen.scores)
 
 
@@ -48,9 +49,8 @@ def from_sums(engine: Engine, thetas: list[Tree], population: Tensor, pooling: f
     ones = torch.ones(len(thetas), dtype=torch.float64)
     known = seen.outputs if bool(seen.outputs.isfinite().any()) else told[:, 0]
     if outputs := int(known.nan_to_num(0.0).max()):  # as it is here, whatever others tell
-        sizes = engine.val_sizes.double().where(means[:, 0, 0].isfinite(), 0.0)[:, None]
-        error = (-means[:, 0].nan_to_num(0.0) * sizes).sum(dim=0) / sizes.sum().clamp_min(1)
-        log_lik, sharpness = gaussian_log_lik(-right, outputs, error.min()), ones
+        variances = variances_of(-means[:, 0], outputs, engine)
+        log_lik, sharpness = gaussian_log_lik(-right, outputs, variances), ones
         scores = right.nanmean(dim=1)
     else:
         best = (-means[:, 1:]).nanmean(dim=0).nan_to_num(-torch.inf).argmax(dim=0)  # (A,)
@@ -61,7 +61,8 @@ def from_sums(engine: Engine, thetas: list[Tree], population: Tensor, pooling: f
     shares = told_by_all(engine, mean_responsibilities(log_lik, population))
     shares = shares[are_weights(shares)]
     pi = shares.mean(dim=0) if len(shares) else population
-    weights = told_by_all(engine, owner_weights(log_lik, pi, pooling, apart=True))
+    pooled = owner_weights(log_lik, pi, pooling, apart=True)
+    weights = told_by_all(engine, with_strangers(log_lik, pooled))
     weights = weights.where(are_weights(weights)[:, None], torch.nan)
     return Evidence(weights, pi, sharpness, scores)
 

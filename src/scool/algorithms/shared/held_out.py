@@ -7,11 +7,12 @@ from torch import Tensor
 
 from scool.contracts import Engine, PerClient
 from scool.learning.losses import LOSSES
-from scool.priors.tracks import gaussian_log_lik, mean_log_lik
+from scool.priors.tracks import gaussian_log_lik, mean_log_lik, owner_variances
 from scool.types import Tree
 
 SHARPNESS = tuple(2.0**power for power in (-3, -2.5, -2, -1.5, -1, -0.5, 0, 0.5, 1))
 WORST = 1e4  # loss of a model that fails on a sample: it gets no weight, and all stays finite
+WORST_ERROR = 1e30  # the same of regression, whatever the unit of its targets
 
 
 class HeldOut(NamedTuple):
@@ -50,12 +51,20 @@ def held_out(engine: Engine, thetas: list[Tree]) -> HeldOut:
     right = numbers[:, 0]  # (K, S, A)
     if outputs:
         ones = torch.ones(len(thetas), dtype=torch.float64)
-        return HeldOut(gaussian_log_lik(-right, outputs), ones, right.nanmean(1))
+        scores = right.nanmean(1)
+        log_lik = gaussian_log_lik(-right, outputs, variances_of(-scores, outputs, engine))
+        return HeldOut(log_lik, ones, scores)
     tried = [-numbers[:, 1 + b] for b in range(len(SHARPNESS))]
     best = torch.stack([mean_log_lik(log_lik) for log_lik in tried]).argmax(dim=0)  # (A,)
     log_lik = torch.stack([tried[int(b)][..., a] for a, b in enumerate(best)], dim=-1)
     sharpness = torch.tensor(SHARPNESS, dtype=torch.float64)[best]
     return HeldOut(log_lik, sharpness, 100 * right.nanmean(1))
+
+
+def variances_of(errors: Tensor, outputs: int, engine: Engine) -> Tensor:
+    """(K,) of each owner's targets, by the mean squared errors (K, A) of its kinds."""
+    least = errors.clamp(max=WORST_ERROR).nan_to_num(torch.inf).amin(dim=1) / outputs
+    return owner_variances(least, outputs * engine.val_sizes.double())
 
 
 def _per_sample(most: int) -> PerClient:
@@ -69,7 +78,7 @@ def _per_sample(most: int) -> PerClient:
         if targets.is_floating_point():
             wide = torch.tensor([targets.shape[1]])
             errors = 2 * LOSSES["regression"](outputs, targets)
-            rows[0, :size] = -errors.nan_to_num(WORST, posinf=WORST).clamp(max=WORST)
+            rows[0, :size] = -errors.nan_to_num(WORST_ERROR).clamp(max=WORST_ERROR)
         else:
             wide = torch.tensor([0])
             rows[0, :size] = (outputs.argmax(dim=1) == targets).double()
