@@ -14,7 +14,8 @@ from scool.algorithms import Tracks
 from scool.algorithms.between_rounds import Averaged, with_between
 from scool.algorithms.shared.evidence import are_weights, from_samples, from_sums
 from scool.algorithms.shared.held_out import SHARPNESS, held_out
-from scool.algorithms.tracks import CALM, _heard
+from scool.algorithms.shared.settling import CALM, OVER, needed_calm, settled
+from scool.algorithms.tracks import _heard
 from scool.data.build import with_validation, without_validation
 from scool.data.catalogue import DataConfig
 from scool.engine.local import LocalEngine
@@ -141,7 +142,7 @@ def test_contradicting_groups_choose_the_graph_and_strangers_themselves() -> Non
 
 
 def test_judging_goes_on_while_weights_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scool.algorithms.tracks.CALM", 3)
+    monkeypatch.setattr("scool.algorithms.shared.settling.CALM", 3)
     tracks = Tracks(sgd=SGD, kinds="alone,common")
     engine, theta0 = start(prepare_data(classification((7, 9, 8)), tracks, seed=3))
     state = after(tracks, engine, theta0, 1)
@@ -151,7 +152,7 @@ def test_judging_goes_on_while_weights_move(monkeypatch: pytest.MonkeyPatch) -> 
     small = torch.tensor([[0.97, 0.03]], dtype=torch.float64).expand(3, -1)
     monkeypatch.setattr("scool.algorithms.shared.evidence.with_strangers", lambda *_: small)
     calm, _ = tracks.step(engine, state._replace(anchor=small, calm=torch.tensor(2)), 1)
-    assert calm.calm == 3 and calm.weights.tolist() == [[1.0, 0.0]] * 3
+    assert calm.calm == OVER and calm.weights.tolist() == [[1.0, 0.0]] * 3
     later, info = tracks.step(engine, calm, 2)
     assert torch.equal(later.weights, calm.weights)
     assert_trees_equal(later.judges["alone"].theta, calm.judges["alone"].theta)
@@ -159,6 +160,20 @@ def test_judging_goes_on_while_weights_move(monkeypatch: pytest.MonkeyPatch) -> 
     name = next(iter(later.theta))
     assert name.startswith("members.0.") and not torch.equal(later.theta[name], calm.theta[name])
     assert bool(info["train_loss"].isfinite().all())
+
+
+def test_slow_kinds_are_given_time() -> None:
+    """[TRACK-calm]: weights that last moved in round 30 have settled in round 60, not in 50; and
+    not before a moving average has forgotten the first models."""
+    still = torch.tensor([[0.7, 0.3], [0.96, 0.04]], dtype=torch.float64)
+    for moved_in, memory, over_in in (2, 0.0, 22), (30, 0.0, 60), (30, 0.98, 130), (30, 0.8, 60):
+        anchor, calm = still, torch.tensor(0)
+        for t in range(moved_in, over_in):  # the rounds after it, from 0
+            assert calm < OVER
+            weights, anchor, calm = settled(still, anchor, calm, needed_calm(t, memory))
+        assert calm == OVER and weights.tolist() == [[0.7, 0.3], [1.0, 0.0]]
+    _, anchor, calm = settled(still, still.flip(1), torch.tensor(CALM + 100), CALM)
+    assert calm == 0 and torch.equal(anchor, still)
 
 
 def test_who_was_away_has_the_weights_of_the_population() -> None:
@@ -318,11 +333,11 @@ def test_the_median_says_when_judging_is_over(monkeypatch: pytest.MonkeyPatch) -
     engine, theta0 = start(prepare_data(classification((7, 9, 8)), tracks, seed=3))
     state = after(tracks, engine, theta0, 1)
     weights = torch.tensor([[0.98, 0.02]], dtype=torch.float64).expand(3, -1)
-    for counts, is_over in ([20, 1, 20], True), ([1, 20, 2], False):
+    for counts, is_over in ([OVER, 1, OVER], True), ([1, OVER, 20], False):
         told = torch.cat([torch.tensor(counts)[:, None], weights], dim=1)
         monkeypatch.setattr(engine, "gather", lambda _, told=told: told)
         heard = _heard(engine, state)
-        assert bool(heard.calm >= CALM) is is_over
+        assert bool(heard.calm >= OVER) is is_over
         assert heard.weights[0].tolist() == pytest.approx([1.0, 0.0] if is_over else [0.98, 0.02])
 
 

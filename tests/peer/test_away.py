@@ -10,6 +10,7 @@ import torch
 
 import scool
 from scool.algorithms import Tracks
+from scool.algorithms.shared.settling import OVER
 from scool.cli.main import run_command
 from scool.data.build import with_validation
 from scool.engine.local import LocalEngine
@@ -127,9 +128,9 @@ def test_who_comes_back_after_judging_is_over_is_not_taken_for_a_newcomer() -> N
     state = method.init(engine, parameters_of(tanh_net()))
     mine, theirs = (torch.full_like(state.scores, torch.nan) for _ in range(2))
     mine[1], theirs[0] = 70.0, 80.0
-    given = keeping_up._common(state._replace(scores=theirs, calm=torch.tensor(20)))
+    given = keeping_up._common(state._replace(scores=theirs, calm=torch.tensor(OVER)))
     found = keeping_up._with_common(state._replace(scores=mine), given)
-    assert found.calm == 20 and torch.equal(found.scores.isnan(), mine.isnan())
+    assert found.calm == OVER and torch.equal(found.scores.isnan(), mine.isnan())
 
 
 def test_neither_models_nor_their_momentum_travel_with_the_graph() -> None:

@@ -10,6 +10,7 @@ import torch
 
 from peer.worlds import peer_engine, rounds_of, simulated, together
 from scool.algorithms import METHODS, Tracks
+from scool.algorithms.shared.settling import OVER
 from scool.data.catalogue import DataConfig
 from scool.errors import ConfigError
 from scool.graph.edges import as_matrix
@@ -94,13 +95,13 @@ def test_equal_to_the_simulator_to_the_bit(name: str, options: dict, dtype: torc
 
 def test_all_end_judging_in_the_same_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """And who breaks is left out of the evidence; the others go on without the judges."""
-    monkeypatch.setattr("scool.algorithms.tracks.CALM", 2)
-    monkeypatch.setattr("scool.algorithms.tracks.MOVED", 1.0)
+    monkeypatch.setattr("scool.algorithms.shared.settling.CALM", 2)
+    monkeypatch.setattr("scool.algorithms.shared.settling.MOVED", 1.0)
     algorithm, module = method("scool", kinds="alone,common"), softmax_regression().float()
     whole = poisoned(classification((5, 9, 8, 6, 7)), 1)
     federation = prepare_data(whole, algorithm, seed=0)
     state, _, engine = simulated(algorithm, federation, module, 4)
-    assert state.calm >= 2 and engine.health.words.keys() == {1}
+    assert state.calm == OVER and engine.health.words.keys() == {1}
     for i, (own, _, peer) in enumerate(together(algorithm, federation, module, 4)):
         assert torch.equal(own.calm, state.calm)
         assert_trees_equal(own.theta, {n: t[[i]] for n, t in state.theta.items()})

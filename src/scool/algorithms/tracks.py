@@ -20,6 +20,7 @@ from scool.algorithms.shared.evidence import (
     told_by_all,
 )
 from scool.algorithms.shared.rate import find_rate
+from scool.algorithms.shared.settling import OVER, needed_calm, settled, without_small
 from scool.algorithms.shared.side_by_side import average_loss, combined_graph
 from scool.contracts import Engine, Meets, Method
 from scool.data.federation import Task
@@ -33,9 +34,6 @@ from scool.types import Info, Params, Tree
 
 KINDS = ("alone", "body", "graph", "common", "drawn")
 LOST = Reason("training", "loss or model in an earlier round")
-CALM = 20  # rounds without a change of the weights after which they have settled
-MOVED = 0.05  # of its weight that the mean owner gives to other kinds: above this, not settled
-LEAST = 0.05  # weights of an owner below this become 0 when judging ends
 
 
 class TracksState(NamedTuple):
@@ -47,7 +45,7 @@ class TracksState(NamedTuple):
     sharpness: Tensor  # (A,) beta
     scores: Tensor  # (K, A) of the judges on the held-out samples; NaN: never judged
     anchor: Tensor  # (K, A) omega when it last moved
-    calm: Tensor  # () rounds since then; CALM: judging is over
+    calm: Tensor  # () rounds since then; OVER: judging is over
     rate: Tensor  # () the learning rate; 0: still to be found
     lost: Tensor  # (2, A, K) bool: clients whose training broke, of the models and of the judges
 
@@ -202,11 +200,11 @@ class Tracks(Method[TracksState]):
         some = (state.weights > 0).any(dim=0)
         used = [name for name, is_used in zip(before, some, strict=True) if is_used]
         models, infos, lost = self._train(engine, state, before, used, round, whole=True)
-        if state.calm < CALM:
+        if state.calm < OVER:
             judges, _, theirs = self._train(
                 engine, state, state.judges, list(before), round, whole=False
             )
-            state = self._judged(engine, state._replace(judges=judges), theirs)
+            state = self._judged(engine, state._replace(judges=judges), theirs, round)
         weights, active = state.weights, engine.active
         found = [(a, infos[name]) for a, name in enumerate(before) if name in infos]
         after = state._replace(
@@ -246,7 +244,7 @@ class Tracks(Method[TracksState]):
             broken.append(_lost(view, engine))
         return after, infos, torch.stack(broken)
 
-    def _judged(self, engine: Engine, state: TracksState, lost: Tensor) -> TracksState:
+    def _judged(self, engine: Engine, state: TracksState, lost: Tensor, round: int) -> TracksState:
         """Weights by the held-out samples, and whether judging is now over."""
         judges = [judge.theta for judge in state.judges.values()]
         if self.evidence == "sums":
@@ -256,17 +254,15 @@ class Tracks(Method[TracksState]):
         never = state.scores[:, 0].isnan()
         told = (engine.active | never) & seen.weights.isfinite().all(dim=1)
         weights = torch.where(told[:, None], seen.weights, state.weights)
-        moved = (weights - state.anchor).abs().sum(dim=1).mean() / 2
-        is_calm = bool(moved <= MOVED)
-        calm = state.calm + 1 if is_calm else torch.zeros_like(state.calm)
-        if calm >= CALM:
-            weights = _without_small(weights)
+        memory = self.drawn.drawn_average if "drawn" in self._names else 0.0
+        needed = needed_calm(round, memory)
+        weights, anchor, calm = settled(weights, state.anchor, state.calm, needed)
         return state._replace(
             weights=weights,
             population=seen.population,
             sharpness=seen.sharpness,
             scores=seen.scores.where(engine.active[:, None], state.scores),
-            anchor=state.anchor if is_calm else weights,
+            anchor=anchor,
             calm=calm,
             lost=torch.stack([state.lost[0], lost]),
         )
@@ -277,22 +273,16 @@ def _heard(engine: Engine, state: TracksState) -> TracksState:
     Owners that missed something may count otherwise; the median counts."""
     never = state.scores[:, 0].isnan()
     pi = state.population[None]
-    pi = _without_small(pi) if state.calm >= CALM else pi
+    pi = without_small(pi) if state.calm >= OVER else pi
     mine = torch.where(never[:, None], pi, state.weights)
     told = told_by_all(engine, torch.cat([state.calm.expand(len(mine), 1), mine], dim=1))
     known = are_weights(told[:, 1:]) & told[:, 0].isfinite()
     if not bool(known.any()):
         return state
     weights, calm = state.weights.where(~known[:, None], told[:, 1:]), told[known, 0].median()
-    if calm >= CALM > state.calm:
-        weights = _without_small(weights)
+    if calm >= OVER > state.calm:
+        weights = without_small(weights)
     return state._replace(weights=weights, calm=calm.to(state.calm))
-
-
-def _without_small(weights: Tensor) -> Tensor:
-    """(K, A) as they are when judging is over."""
-    weights = weights.where(weights >= LEAST, 0.0)
-    return weights / weights.sum(dim=1, keepdim=True)
 
 
 def _mixtures(
