@@ -112,6 +112,8 @@ def _factors(rates: Mapping[int, float], lr: float, count: int) -> Tensor | None
         require(0 < rate < float("inf"), "client_lr", rate, "give positive learning rates")
     if not rates:
         return None
+    remedy = "rates of single clients need one of the others: give lr, too"
+    require(lr > 0, "lr", lr, remedy)
     found = torch.ones(count, dtype=torch.float64)
     found[list(rates)] = torch.tensor(list(rates.values()), dtype=torch.float64) / lr
     return found

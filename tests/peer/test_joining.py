@@ -99,8 +99,11 @@ def test_who_joins_reads_that_numbers_about_its_samples_leave(home: Path, method
     (home / "run.toml").write_text(TERMS.replace("scool-sbm", method))
     requests = [home / name / f"{name}.request" for name in NAMES]
     say("invite", home / "run.toml", *requests, "--out", home / "other.invite")
-    found = "\n".join(consider(home / "ann", home / "other.invite").terms())
-    assert ("such as a mean loss" in found) == (method == "scool")
+    candidate = consider(home / "ann", home / "other.invite")
+    assert ("such as a mean loss" in "\n".join(candidate.terms())) == (method == "scool")
+    rate = candidate.invite.agreement.build_method().sgd.lr
+    assert (rate == 0) == (method == "scool")  # which finds one, and so does training alone
+    assert len(candidate.alone(2)) == 2
 
 
 def spoil(path: str, change: Callable[[dict], Any]) -> Callable[[Path], None]:

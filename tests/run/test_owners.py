@@ -122,6 +122,7 @@ def test_a_run_stops_when_validation_says_so_and_keeps_the_best(tmp_path: Path) 
         ({"joins": "port"}, r"joins = 'port' .*joins=\{'a': 3\}"),
         ({"client_lr": {7: 0.1}}, "client = 7 .* from 0 to 3"),
         ({"client_lr": {0: -1}}, "client_lr = -1"),
+        ({"client_lr": {0: 0.1}, "method": Tracks(kinds="alone")}, "lr = 0.0 .* of the others"),
         ({"availability": lambda c, t: t < 2}, "nobody is there in round 2"),
         ({"availability": torch.ones(2, 4)}, r"availability = .*\(2, 4\).* give \(3, 4\)"),
         ({"availability": "no.csv"}, "'no.csv' cannot be read"),

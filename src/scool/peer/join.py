@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scool.algorithms.local_only import LocalOnly
+from scool.algorithms.tracks import Tracks
 from scool.columns import human_bytes
 from scool.data.federation import Federation
 from scool.errors import ConfigError, RunError, printable
@@ -100,13 +101,14 @@ class Candidate(NamedTuple):
 
 
 def train_alone(folder: Path, agreement: Agreement, own: Federation, rounds: int) -> list[float]:
-    """See `Candidate.alone`."""
+    """See `Candidate.alone`. Where the method finds a learning rate, so does this one."""
+    sgd = agreement.build_method().sgd
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = fit(
             own,
             agreement.builder(folder),
-            LocalOnly(sgd=agreement.build_method().sgd),
+            LocalOnly(sgd=sgd) if sgd.lr else Tracks(kinds="alone", sgd=sgd),
             rounds=rounds,
             seed=agreement.seed,
             device="cpu",
