@@ -56,7 +56,9 @@ class Mixture(nn.Module):
             return torch.logsumexp(sharp.log_softmax(dim=-1) + weights, dim=0)
         return (outputs * weights.exp()).sum(dim=0)
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+    def _load_from_state_dict(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, state_dict: Any, prefix: str, *rest: Any
+    ) -> None:
         """As many classes as there are in what is loaded."""
         found = state_dict.get(prefix + CLASSES)
         if found is not None and self.classes is not None:
