@@ -13,7 +13,7 @@ import scool
 from scool.algorithms import Tracks
 from scool.algorithms.between_rounds import Averaged, with_between
 from scool.algorithms.shared.evidence import are_weights, from_samples, from_sums
-from scool.algorithms.shared.held_out import SHARPNESS, held_out
+from scool.algorithms.shared.held_out import TRIED, held_out
 from scool.algorithms.shared.settling import CALM, OVER, needed_calm, settled
 from scool.algorithms.tracks import _heard
 from scool.data.build import with_validation, without_validation
@@ -114,7 +114,8 @@ def test_an_answer_is_the_average_of_those_of_the_kinds(task: str) -> None:
     answers = [functional_call(plain, member(theta, a), (x,)) for a in range(2)]
     if task == "classification":
         beta = theta["sharpness"]
-        shares = [(b * f).softmax(dim=1) for b, f in zip(beta, answers, strict=True)]
+        absent = theta["trust"][:, None] * (1 - theta["classes"])
+        shares = [(b * f - a).softmax(dim=1) for b, f, a in zip(beta, answers, absent, strict=True)]
         mean = sum(w * p for w, p in zip(weights, shares, strict=True)).log()
     else:
         mean = sum(w * f for w, f in zip(weights, answers, strict=True))
@@ -203,17 +204,57 @@ def test_sure_models_are_made_as_sure_as_they_are_right() -> None:
     assert seen.log_lik.shape[2] == 2 and bool((seen.sharpness[0] < 1).all())
     module, val = tanh_net(outputs=engine.federation.num_outputs), engine.federation.val
 
-    def explained(beta: float) -> float:
+    def explained(tried: tuple[float, float]) -> float:
         means = []
         for i in range(3):
             x = val.x[val.index[i][val.mask[i]]].double()
             outputs = functional_call(module, {n: t[i] for n, t in theta.items()}, x)
-            means.append(-cross_entropy(beta * outputs, val.y[i][val.mask[i]]))
+            outputs = tried[0] * outputs - tried[1] * ~engine.federation.classes[i]
+            means.append(-cross_entropy(outputs, val.y[i][val.mask[i]]))
         return float(torch.stack(means).mean())
 
-    best = max(SHARPNESS, key=explained)
-    assert float(seen.sharpness[0]) == best
+    best = max(TRIED, key=explained)
+    assert (float(seen.sharpness[0]), float(seen.trust[0])) == best
     assert float(seen.log_lik[..., 0].nanmean(1).mean()) == pytest.approx(explained(best))
+
+
+def strangers() -> scool.Federation:
+    """Four owners with two of four classes each: what is easy to tell apart is another owner's."""
+    rng = torch.Generator().manual_seed(0)
+    held = [(0, 1), (2, 3), (0, 1), (2, 3)]
+    clients = []
+    for classes in held:
+        y = torch.tensor(classes)[torch.arange(60) % 2]
+        x = torch.randn(60, 6, generator=rng)
+        x[:, 0] += 3.0 * (y % 2) - 1.5  # which of its two; nothing says whose they are
+        clients.append((x, y))
+    return scool.from_arrays(clients, classes="own")
+
+
+@pytest.mark.parametrize("evidence", ["samples", "sums"])
+def test_a_model_of_others_is_told_which_classes_an_owner_holds(evidence: Any) -> None:
+    """By itself a common model answers with classes of others half of the time, and the evidence
+    would be against it though it tells an owner's own classes apart."""
+    tracks = Tracks(sgd=SGD, kinds="common", evidence=evidence)
+    settings: Any = {"rounds": 8, "device": "cpu"}
+    result = scool.fit(strangers(), "mlp", tracks, **settings)
+    plain = scool.fit(strangers(), "mlp", scool.FedAvg(sgd=SGD), **settings)
+    unmasked = [float(run.history[-1]["unmasked_accuracy_mean"]) for run in (result, plain)]
+    assert unmasked[1] < 70 and unmasked[0] > 90
+    theta = result.theta
+    assert theta["classes"].tolist() == [[1, 1, 0, 0], [0, 0, 1, 1]] * 2
+    assert bool((theta["trust"] > 0).all())
+    told = result.model(1)
+    x = result.federation.test.x[:5]
+    assert bool((told(x).argmax(dim=1) >= 2).all())
+
+
+def test_a_mixture_of_an_older_record_trusts_all_alike() -> None:
+    module = torch.nn.Linear(3, 4)
+    old, new = (Mixture(module, 2, "classification", n) for n in (0, 1))
+    assert "classes" not in old.state_dict() and "trust" not in old.state_dict()
+    x = torch.randn(5, 3)
+    torch.testing.assert_close(old(x), new(x))
 
 
 def test_a_member_without_weight_may_be_anything() -> None:

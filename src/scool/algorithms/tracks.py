@@ -19,6 +19,7 @@ from scool.algorithms.shared.evidence import (
     from_sums,
     told_by_all,
 )
+from scool.algorithms.shared.held_out import classes_held
 from scool.algorithms.shared.rate import find_rate
 from scool.algorithms.shared.settling import OVER, needed_calm, settled, without_small
 from scool.algorithms.shared.side_by_side import average_loss, combined_graph
@@ -28,7 +29,7 @@ from scool.errors import check_fields, require, unknown
 from scool.health import Reason
 from scool.learning.local_sgd import LocalSGD
 from scool.models import parameters_of
-from scool.models.mixture import Mixture, as_mixture, member
+from scool.models.mixture import CLASSES, LOG_WEIGHTS, SHARPNESS, TRUST, Mixture, as_mixture, member
 from scool.priors import SBM, AnyPrior
 from scool.types import Info, Params, Tree
 
@@ -43,6 +44,7 @@ class TracksState(NamedTuple):
     weights: Tensor  # (K, A) omega
     population: Tensor  # (A,) pi
     sharpness: Tensor  # (A,) beta
+    trust: Tensor  # (A,) lambda
     scores: Tensor  # (K, A) of the judges on the held-out samples; NaN: never judged
     anchor: Tensor  # (K, A) omega when it last moved
     calm: Tensor  # () rounds since then; OVER: judging is over
@@ -60,8 +62,7 @@ class Tracks(Method[TracksState]):
     for `drawn` (SCooL with peers drawn by the graph, slow momentum and an average of models). Which
     of them suits owner i is a latent variable: each sample is explained by one of the owner's
     models, $z_{is} \sim \mathrm{Cat}(\omega_i)$ with $\omega_i \sim \mathrm{Dir}(1 + \kappa\pi)$,
-    and $\pi$, what suits the population, is shared ([TRACK-r], [TRACK-pi], [TRACK-w] in
-    `priors/tracks.py`). An owner answers with
+    and $\pi$, what suits the population, is shared ([TRACK-r], [TRACK-pi], [TRACK-w]). Its answer:
     $p_i(y \mid x) = \sum_a \omega_{ia}\, p(y \mid x; \theta_{ia})$.
 
     The evidence must come from samples that a model has not seen. So each kind is trained twice:
@@ -165,19 +166,22 @@ class Tracks(Method[TracksState]):
         models = {name: methods[name].init(engine, theta0) for name in kinds}
         equal = torch.full((owners, count), 1 / count, dtype=torch.float64)
         ones = torch.ones(count, dtype=torch.float64)
-        return TracksState(
-            theta=_mixtures(engine, models, equal, ones),
+        state = TracksState(
+            theta={},
             models=_without_theta(models),
             judges={name: methods[name].init(engine, theta0) for name in kinds},
             weights=equal,
             population=equal[0],
             sharpness=ones,
+            trust=torch.zeros_like(ones),
             scores=torch.full((owners, count), torch.nan, dtype=torch.float64),
             anchor=equal,
             calm=torch.tensor(0),
             rate=torch.tensor(self.sgd.lr, dtype=torch.float64),
             lost=torch.zeros(2, count, owners, dtype=torch.bool),
         )
+        classes = classes_held(engine, models[kinds[0]].theta)[engine.owned.cpu()]
+        return state._replace(theta=_mixtures(engine, models, state, classes))
 
     def admit(self, state: TracksState, clients: Tensor) -> TracksState:
         """Clients that join after judging is over get the population's weights."""
@@ -197,8 +201,8 @@ class Tracks(Method[TracksState]):
             name: own._replace(theta=member(state.theta, a))
             for a, (name, own) in enumerate(state.models.items())
         }
-        some = (state.weights > 0).any(dim=0)
-        used = [name for name, is_used in zip(before, some, strict=True) if is_used]
+        shares = state.weights.amax(dim=0)
+        used = [name for name, share in zip(before, shares, strict=True) if share > 0]
         models, infos, lost = self._train(engine, state, before, used, round, whole=True)
         if state.calm < OVER:
             judges, _, theirs = self._train(
@@ -208,7 +212,7 @@ class Tracks(Method[TracksState]):
         weights, active = state.weights, engine.active
         found = [(a, infos[name]) for a, name in enumerate(before) if name in infos]
         after = state._replace(
-            theta=_mixtures(engine, models, weights, state.sharpness),
+            theta=_mixtures(engine, models, state, state.theta[CLASSES]),
             models=_without_theta(models),
             lost=torch.stack([lost, state.lost[1]]),
         )
@@ -261,6 +265,7 @@ class Tracks(Method[TracksState]):
             weights=weights,
             population=seen.population,
             sharpness=seen.sharpness,
+            trust=seen.trust,
             scores=seen.scores.where(engine.active[:, None], state.scores),
             anchor=anchor,
             calm=calm,
@@ -286,12 +291,15 @@ def _heard(engine: Engine, state: TracksState) -> TracksState:
 
 
 def _mixtures(
-    engine: Engine, states: Mapping[str, Any], weights: Tensor, sharpness: Tensor
+    engine: Engine, models: Mapping[str, Any], state: TracksState, classes: Tensor
 ) -> Tree:
-    log_weights = weights.clamp_min(1e-30).log()[engine.owned.cpu()]
-    sharp = sharpness.expand_as(log_weights).contiguous()
-    own = [t.to(engine.device, engine.dtype) for t in (log_weights, sharp)]
-    return as_mixture([state.theta for state in states.values()], *own)
+    """Of the clients held here, who hold these classes (n, C)."""
+    weights = state.weights.clamp_min(1e-30).log()[engine.owned.cpu()]
+    alike = {SHARPNESS: state.sharpness, TRUST: state.trust}
+    own = {name: t.expand_as(weights).contiguous() for name, t in alike.items()}
+    own |= {LOG_WEIGHTS: weights, CLASSES: classes}
+    placed = {name: t.to(engine.device, engine.dtype) for name, t in own.items()}
+    return as_mixture([model.theta for model in models.values()], **placed)
 
 
 def _without_theta(states: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from scool.data.preprocessing import Preprocessing
 from scool.data.transform import ImageTransform
 from scool.errors import ConfigError, RunError, require, unknown
 from scool.models import ModelConfig, fixed_tensors, unstack
-from scool.models.mixture import LOG_WEIGHTS, MOST_MEMBERS, Mixture
+from scool.models.mixture import CLASSES, LOG_WEIGHTS, MOST_MEMBERS, Mixture
 from scool.recording.clients import Clients, read_clients
 from scool.recording.folder import RunFolder
 from scool.recording.models import (
@@ -216,7 +216,9 @@ def _as_kept(network: nn.Module, params: Params, about: Mapping[str, Any]) -> nn
     if LOG_WEIGHTS not in params or params[LOG_WEIGHTS].dim() != 1:
         return network
     task = "regression" if about.get("classes") is None else "classification"
-    return Mixture(network, min(len(params[LOG_WEIGHTS]), MOST_MEMBERS), task)
+    held = params.get(CLASSES)
+    count = min(len(params[LOG_WEIGHTS]), MOST_MEMBERS)
+    return Mixture(network, count, task, 0 if held is None else held.numel())
 
 
 def _network(about: Mapping[str, Any], module: Own | None, path: Path, device: str) -> nn.Module:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scool.algorithms.shared.held_out import SHARPNESS, held_out, numbers_of, variances_of
+from scool.algorithms.shared.held_out import TRIED, held_out, numbers_of, of_tried, variances_of
 from scool.contracts import Engine
 from scool.priors.tracks import (
     gaussian_log_lik,
@@ -25,6 +25,7 @@ class Evidence(NamedTuple):
     weights: Tensor  # (K, A) omega
     population: Tensor  # (A,) pi
     sharpness: Tensor  # (A,) beta
+    trust: Tensor  # (A,) lambda
     scores: Tensor  # (K, A), as in `HeldOut`; where owners live apart, of those held here
 
 
@@ -33,30 +34,31 @@ def from_samples(engine: Engine, thetas: list[Tree], pooling: float) -> Evidence
     seen = held_out(engine, thetas)
     pi = population_weights(seen.log_lik)
     weights = with_strangers(seen.log_lik, owner_weights(seen.log_lik, pi, pooling))
-    return Evidence(weights, pi, seen.sharpness, seen.scores)
+    return Evidence(weights, pi, seen.sharpness, seen.trust, seen.scores)
 
 
 def from_sums(engine: Engine, thetas: list[Tree], population: Tensor, pooling: float) -> Evidence:
     r"""Where samples stay with their owners. An owner tells three times a few numbers about its own
-    models: the means over its samples of what $\beta$ or $\sigma^2$ are chosen by; with these
-    $\frac{1}{n_i} \sum_s r_{isa}$, from which all take one step of EM for $\pi$, the next in the
-    next round; and $\omega_i$."""
-    seen = numbers_of(engine, thetas)  # (K, 1 + B, S, A)
+    models: the means over its samples of what $\beta$, $\lambda$ or $\sigma^2$ are chosen by; with
+    these $\frac{1}{n_i} \sum_s r_{isa}$, from which all take one step of EM for $\pi$, the next in
+    the next round; and $\omega_i$."""
+    seen = numbers_of(engine, thetas)  # (K, 1 + len(TRIED), S, A)
     right = seen.numbers[:, 0]
     rows = torch.cat([seen.outputs[:, None], seen.numbers.nanmean(dim=2).flatten(1)], dim=1)
     told = told_by_all(engine, rows)
-    means = told[:, 1:].view(len(told), 1 + len(SHARPNESS), len(thetas))
+    means = told[:, 1:].view(len(told), 1 + len(TRIED), len(thetas))
     ones = torch.ones(len(thetas), dtype=torch.float64)
     known = seen.outputs if bool(seen.outputs.isfinite().any()) else told[:, 0]
     if outputs := int(known.nan_to_num(0.0).max()):  # as it is here, whatever others tell
         variances = variances_of(-means[:, 0], outputs, engine)
-        log_lik, sharpness = gaussian_log_lik(-right, outputs, variances), ones
+        log_lik = gaussian_log_lik(-right, outputs, variances)
+        sharpness, trust = ones, torch.zeros_like(ones)
         scores = right.nanmean(dim=1)
     else:
         best = (-means[:, 1:]).nanmean(dim=0).nan_to_num(-torch.inf).argmax(dim=0)  # (A,)
         tried = [-seen.numbers[:, 1 + int(b), :, a] for a, b in enumerate(best)]
         log_lik = torch.stack(tried, dim=-1)
-        sharpness = torch.tensor(SHARPNESS, dtype=torch.float64)[best]
+        sharpness, trust = of_tried(best)
         scores = 100 * right.nanmean(dim=1)
     shares = told_by_all(engine, mean_responsibilities(log_lik, population))
     shares = shares[are_weights(shares)]
@@ -64,7 +66,7 @@ def from_sums(engine: Engine, thetas: list[Tree], population: Tensor, pooling: f
     pooled = owner_weights(log_lik, pi, pooling, apart=True)
     weights = told_by_all(engine, with_strangers(log_lik, pooled))
     weights = weights.where(are_weights(weights)[:, None], torch.nan)
-    return Evidence(weights, pi, sharpness, scores)
+    return Evidence(weights, pi, sharpness, trust, scores)
 
 
 def told_by_all(engine: Engine, rows: Tensor) -> Tensor:
