@@ -125,6 +125,26 @@ def test_a_newcomer_takes_a_reserved_place_of_a_run_that_goes_on(home: Path) -> 
     assert Agreement.read(home / "ann").edition == 2
 
 
+def test_a_run_grows_beyond_its_places(home: Path) -> None:
+    """No place was reserved for dan: the graph, the prior and the records grow."""
+    home = home.parent / "full"
+    pilot_of(home, Trial(rounds=ROUNDS, mode="elastic", deadline=4.0))
+    file = amend(home, "bob", "cat", "dan")
+    told = take_part(home, file, {"ann": 3.0, "bob": 3.0, "cat": 5.0})
+    assert told == ["edition 2 of the agreement: dan may come"] * 3
+    for name in NAMES:
+        rows = absent(home, name)
+        assert len(rows) == ROUNDS and rows[0] == [3] and not any(rows[-6:])
+        assert sum(NAMES.index(name) in row for row in rows) <= 4  # the notice it gave
+    for name in (*NAMES, "dan"):
+        folder = RunFolder.open(home / name / "run")
+        clients = read_clients(folder)
+        assert clients and clients.client_names == [*NAMES, "dan"]
+        graph = as_matrix(folder.read_graph(ROUNDS - 1))
+        assert graph[3, 1] > 0.1 and graph[1, 3] > 0.1 and graph[0, 2] > 0.1  # the two groups
+        assert run_command(["verify", str(folder.path)]) == 0
+
+
 def test_where_most_are_enough_who_does_not_sign_goes_on_without_the_newcomer(home: Path) -> None:
     home = home.parent / "most"
     trial = Trial(rounds=ROUNDS, mode="elastic", deadline=4.0, places=4, signers="most")
@@ -180,14 +200,15 @@ def test_who_leaves_as_an_amendment_comes_says_so(home: Path) -> None:
 
 
 def test_a_run_with_an_amendment_goes_on_after_a_restart_and_takes_another(home: Path) -> None:
-    """No place is left then: the sentence says what is possible."""
+    """No place is left for the second one: the next edition has one more."""
     file = amend(home, "bob", "cat", "dan")
     for name in NAMES:
         say("join", home / name, file)  # signed before: nobody is asked
     say("init", "eve", "--listen", "127.0.0.1:7405", "--folder", home / "eve")
-    with pytest.raises(ScoolError, match="there is room for 0 more, not for 1: places = 4"):
-        propose(open_owner(home / "dan"), [wanted(home, "eve")])
-    assert open_owner(home / "dan").agreement.edition == 2
+    proposed = propose(open_owner(home / "dan"), [wanted(home, "eve")]).agreement
+    before = open_owner(home / "dan").agreement
+    assert (before.edition, before.capacity) == (2, 4)
+    assert (proposed.edition, proposed.places, proposed.capacity) == (3, 5, 5)
 
 
 # ---------------------------------------------------------------------- what is no amendment

@@ -291,7 +291,7 @@ def _rows_of(
         damage.append(f"{path} is damaged: {found.flaw}. {len(found.rows)} lines are shown")
     elif is_short:
         damage.append(f"{path} is damaged: it has {last} of {done} rounds")
-    return found.rows
+    return folder.rows(name)
 
 
 def is_run(path: Path) -> bool:
