@@ -265,6 +265,7 @@ def with_the_id_of_this_run(home: Path, file: Path) -> None:
 
 FORGED = {
     "edition 2 does not follow from edition 1": spoil(lambda n: n["agreement"].update(rounds=99)),
+    "edition 2 does not follow from edition 1  ": spoil(lambda n: n["agreement"].update(places=9)),
     "edition 2 does not follow from edition 1 ": spoil(lambda n: n["agreement"].update(before="")),
     "does not follow": spoil(lambda n: n["agreement"]["members"][1].update(address="x:1")),
     "does not follow ": with_the_id_of_this_run,

@@ -56,9 +56,10 @@ def test_elastic_processes_die_sleep_come_late_and_are_cut_off(tmp_path: Path) -
 
 
 def test_a_newcomer_is_let_in_while_processes_run(tmp_path: Path) -> None:
-    """All members take the amendment up at the same moment, and come back by themselves."""
+    """All members take the amendment up at the same moment, and come back by themselves; no place
+    was reserved, so the run grows."""
     trial = Trial(rounds=18, mode="elastic", deadline=4.0)
-    found, _ = run(tmp_path / "p", trial, newcomers={3: 3}, pace=0.2)
+    found, _ = run(tmp_path / "p", trial, newcomers={3: 3}, reserved=False, pace=0.2)
     assert not found.failures
     *members, dan = found.strips
     assert dan.startswith("....") and all(strip.endswith("##") for strip in found.strips)

@@ -56,10 +56,9 @@ def check_room(agreement: Agreement, newcomers: int) -> None:
     stays = agreement.build_method().stays if newcomers > free else ""
     if stays:
         raise ConfigError(
-            f"there is room for {free} more, not for {newcomers}: places = {agreement.places} was "
-            f"agreed, and the {stays} of method {agreement.method!r} is made for "
-            f"{agreement.capacity} clients, so this run does not grow beyond it. Make a new "
-            "agreement with more places, which is a new run"
+            f"no place is left for {newcomers - free} of {newcomers}, and the {stays} of method "
+            f"{agreement.method!r} is made for {agreement.capacity} members, so the run does not "
+            "grow: make a new agreement with more places, which is a new run"
         )
 
 
