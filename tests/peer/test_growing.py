@@ -197,7 +197,9 @@ def test_a_kill_while_a_run_grows_loses_nothing(two: Path, tmp_path: Path, at: i
 
         def again() -> None:
             mortal.is_armed = False
-            rounds.append(len(RunFolder.open(home / "bob" / "run").rows()))
+            rounds.append(len(whole(home / "bob").rows()))
+            page = str(home / "page.html")
+            assert run_command(["report", str(home / "bob" / "run"), "--out", page]) == 0
 
         network.at(1.6, adopt)
         network.at(6.0, again)

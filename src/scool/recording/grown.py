@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+from torch.nn import functional
+
 from scool.graph.edges import Edges, Matrix
 
 PER_CLIENT = ("scores", "blocks")
@@ -19,6 +22,11 @@ def widened(graph: Matrix, clients: int) -> Matrix:
     found = graph.new_zeros(clients, clients)
     found[: len(graph), : len(graph)] = graph
     return found
+
+
+def widened_table(table: Tensor, clients: int) -> Tensor:
+    """Numbers (K, M) of clients with rows of 0 for those beyond its own."""
+    return functional.pad(table, (0, 0, 0, max(0, clients - len(table))))
 
 
 def widened_row(row: dict[str, Any], clients: int) -> dict[str, Any]:

@@ -163,7 +163,7 @@ def open_run(
     done = checkpoint.rounds if checkpoint else 0
     if checkpoint:
         saved = modern_state(checkpoint.tensors)
-        active = _active(saved)
+        active = _active(saved, count, may_grow="held" in folder.header)
         engine.quarantine(_reasons(folder, done, active))
         state = ranks.each(lambda: _restored(algorithm, state, saved, len(active), count))
     writer = _take_up(folder, done, header, ranks, held)
@@ -288,15 +288,21 @@ def _restored(method: Method[S], fresh: S, saved: Mapping[str, Tensor], before: 
     return method.grow(unflatten(fresh, saved, clients=before), fresh)
 
 
-def _active(saved: dict[str, Tensor]) -> Tensor:
-    """Takes (K,) bool, who takes part, out of a checkpoint.
+def _active(saved: dict[str, Tensor], clients: int, may_grow: bool) -> Tensor:
+    """Takes (K,) bool, who takes part, out of a checkpoint; that of a peer may be of fewer clients
+    than there are now.
 
     Raises:
-        RunError: it is not there.
+        RunError: it is not there, or of others.
     """
     active = saved.pop("engine/active", None)
     if active is None or active.dtype != torch.bool or active.dim() != 1:
         raise RunError("the checkpoint does not say who takes part: it is of another version")
+    if len(active) > clients or (len(active) < clients and not may_grow):
+        raise RunError(
+            f"the checkpoint is of {len(active)} clients, and there are {clients}: bring back what "
+            "it was made with (of a peer the newest edition of the agreement)"
+        )
     return active
 
 
