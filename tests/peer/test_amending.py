@@ -125,26 +125,6 @@ def test_a_newcomer_takes_a_reserved_place_of_a_run_that_goes_on(home: Path) -> 
     assert Agreement.read(home / "ann").edition == 2
 
 
-def test_a_run_grows_beyond_its_places(home: Path) -> None:
-    """No place was reserved for dan: the graph, the prior and the records grow."""
-    home = home.parent / "full"
-    pilot_of(home, Trial(rounds=ROUNDS, mode="elastic", deadline=4.0))
-    file = amend(home, "bob", "cat", "dan")
-    told = take_part(home, file, {"ann": 3.0, "bob": 3.0, "cat": 5.0})
-    assert told == ["edition 2 of the agreement: dan may come"] * 3
-    for name in NAMES:
-        rows = absent(home, name)
-        assert len(rows) == ROUNDS and rows[0] == [3] and not any(rows[-6:])
-        assert sum(NAMES.index(name) in row for row in rows) <= 4  # the notice it gave
-    for name in (*NAMES, "dan"):
-        folder = RunFolder.open(home / name / "run")
-        clients = read_clients(folder)
-        assert clients and clients.client_names == [*NAMES, "dan"]
-        graph = as_matrix(folder.read_graph(ROUNDS - 1))
-        assert graph[3, 1] > 0.1 and graph[1, 3] > 0.1 and graph[0, 2] > 0.1  # the two groups
-        assert run_command(["verify", str(folder.path)]) == 0
-
-
 def test_where_most_are_enough_who_does_not_sign_goes_on_without_the_newcomer(home: Path) -> None:
     home = home.parent / "most"
     trial = Trial(rounds=ROUNDS, mode="elastic", deadline=4.0, places=4, signers="most")

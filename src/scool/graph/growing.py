@@ -1,7 +1,7 @@
 """The state of some clients as the state of more of them, or of fewer."""
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
@@ -27,17 +27,19 @@ def laid_over(fresh: S, state: S) -> S:
     Raises:
         ValueError: the two are not of one kind.
     """
-    pair: Any = (fresh, state)
+    return _over(fresh, state)
+
+
+def _over(fresh: Any, state: Any) -> Any:
     if isinstance(state, Tensor):
-        return _tensor_over(*pair)
+        return _tensor_over(fresh, state)
     if isinstance(state, Edges):
-        return _edges_over(*pair)
+        return _edges_over(fresh, state)
     if isinstance(state, Mapping):
-        names: Any = fresh
-        found = {n: laid_over(names[n], t) if n in names else t for n, t in state.items()}
-        return found  # type: ignore[return-value]
-    fields = zip(*pair, strict=True)
-    return type(state)(*(laid_over(one, two) for one, two in fields))
+        parts = cast("Mapping[str, Any]", state)
+        return {name: _over(fresh[name], t) if name in fresh else t for name, t in parts.items()}
+    fields = zip(fresh, state, strict=True)
+    return type(state)(*(_over(one, two) for one, two in fields))
 
 
 def _tensor_over(fresh: Tensor, state: Tensor) -> Tensor:

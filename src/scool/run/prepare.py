@@ -283,10 +283,11 @@ def _start(recorders: Sequence[Recorder], progress: Progress, header: Mapping[st
 def _describe(writer: RunWriter, federation: Federation, fixed: Params) -> None:
     """Who the clients are, and what their models share, where the folder does not say it yet; for a
     peer also where others have come."""
-    known = None
-    if writer.has(CLIENTS) and writer.header.get("held"):
+    has, names = writer.has(CLIENTS), federation.client_names
+    if has and names and writer.header.get("held"):
         known = read_clients(RunFolder(writer.path))
-    if not writer.has(CLIENTS) or (known and known.client_names != [*federation.client_names]):
+        has = known is not None and known.client_names == [*names]
+    if not has:
         writer.write(CLIENTS, "clients", *clients_file(federation))
     if fixed and not writer.has(FIXED):
         writer.write(FIXED, "fixed", fixed)
