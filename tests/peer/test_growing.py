@@ -25,12 +25,17 @@ from scool.recording.folder import RunFolder
 pytest.importorskip("cryptography", reason="pip install scool[peer]")
 
 from peer.test_amending import OPTIONS, absent, live, say, wanted
+from peer.test_strict import OFFERED, method
+from peer.worlds import peer_engine
 from scool.peer.agreement import Agreement
 from scool.peer.amending import propose
 from scool.peer.newcomers import let_in, make_newcomer
+from scool.peer.offered import averaging_models, check_elastic
 from scool.peer.owner import open_owner
 from scool.peer.pilot import Trial, make_pilot
-from toys import classification
+from scool.recording.checkpoint import flatten, unflatten
+from scool.run.prepare import prepare_data
+from toys import classification, tanh_net
 
 NAMES = ("ann", "bob", "cat", "dan", "eve")
 SIZES = (12, 9, 8, 12, 10)
@@ -304,6 +309,32 @@ def test_the_recommended_method_grows(tmp_path: Path) -> None:
         told = [torch.tensor([w[3] for w in r[-1]["tracks"].values()]) for r in (own, rows[3])]
         assert torch.allclose(*told, atol=0.05)  # dan says what his weights are
     assert rows[0][0]["tracks"]["graph"][3] is None  # and there was nobody before
+
+
+def grows(name: str) -> bool:
+    algorithm = averaging_models(method(name))
+    with contextlib.suppress(ScoolError):
+        check_elastic(algorithm, name)
+        return not algorithm.stays
+    return False
+
+
+@pytest.mark.parametrize("name", [name for name in OFFERED if grows(name)])
+def test_what_a_peer_has_saved_grows_whatever_the_method(name: str) -> None:
+    """Tensors with a number of places, and none of those with as many numbers by chance."""
+    algorithm, states = averaging_models(method(name)), list[Any]()
+
+    def begin(transport: MemoryTransport) -> None:
+        for sizes in (SIZES[:3], SIZES):  # the network has layers of 3 and 5, too
+            federation = prepare_data(classification(sizes), algorithm, seed=0)
+            states.append(algorithm.init(*peer_engine(transport, federation, tanh_net())))
+
+    MemoryNetwork(1).run({0: begin})
+    few, many = states
+    found = algorithm.grow(unflatten(many, flatten(few), clients=3), many)
+    shapes = [{n: t.shape for n, t in flatten(state).items()} for state in (found, many)]
+    assert shapes[0] == shapes[1]
+    assert all(torch.equal(t, flatten(found)[n]) for n, t in flatten(few).items() if "theta" in n)
 
 
 # ---------------------------------------------------------------------- what does not grow
