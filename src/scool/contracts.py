@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from scool.data.federation import Task
 from scool.graph.edges import Edges, Matrix
+from scool.graph.growing import laid_over
 from scool.health import Health, Reason
 from scool.learning.local_sgd import LocalSGD, Pull, Push
 from scool.learning.losses import CrossDraw, Loss
@@ -116,6 +117,10 @@ class Prior(Protocol[S]):
 
     def describe(self, state: S) -> Info:
         """What a person may want to see besides w, e.g. `blocks` (K,)."""
+        ...
+
+    def grow(self, state: S, fresh: S) -> S:
+        """The state when there are more clients than it is of; `fresh` is a state of all."""
         ...
 
 
@@ -406,6 +411,8 @@ class Method(Generic[S]):
     """The option because of which it averages updates; empty where it averages models."""
     adds_up: str = ""
     """What of its state would add up what missing peers did not send, in a word; empty: nothing."""
+    stays: str = ""
+    """What of it is made for one number of clients, in a word; empty: it can grow."""
     meets: Meets = "peers"
     """Whom a client exchanges models with."""
     verbs: frozenset[str] = frozenset()
@@ -425,6 +432,11 @@ class Method(Generic[S]):
         on."""
         del clients
         return state
+
+    def grow(self, state: S, fresh: S) -> S:
+        """The state when there are more clients than it is of, which nobody knows anything about:
+        `fresh` is a state of all."""
+        return laid_over(fresh, state)
 
     def predictor(self, module: nn.Module, task: Task) -> nn.Module:
         """The network that `theta` are the parameters of, which is scored, kept and exported: the

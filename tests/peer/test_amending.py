@@ -180,14 +180,15 @@ def test_who_leaves_as_an_amendment_comes_says_so(home: Path) -> None:
 
 
 def test_a_run_with_an_amendment_goes_on_after_a_restart_and_takes_another(home: Path) -> None:
-    """No place is left then: the sentence says what is possible."""
+    """No place is left for the second one: the next edition has one more."""
     file = amend(home, "bob", "cat", "dan")
     for name in NAMES:
         say("join", home / name, file)  # signed before: nobody is asked
     say("init", "eve", "--listen", "127.0.0.1:7405", "--folder", home / "eve")
-    with pytest.raises(ScoolError, match="there is room for 0 more, not for 1: places = 4"):
-        propose(open_owner(home / "dan"), [wanted(home, "eve")])
-    assert open_owner(home / "dan").agreement.edition == 2
+    proposed = propose(open_owner(home / "dan"), [wanted(home, "eve")]).agreement
+    before = open_owner(home / "dan").agreement
+    assert (before.edition, before.capacity) == (2, 4)
+    assert (proposed.edition, proposed.places, proposed.capacity) == (3, 5, 5)
 
 
 # ---------------------------------------------------------------------- what is no amendment
@@ -244,6 +245,7 @@ def with_the_id_of_this_run(home: Path, file: Path) -> None:
 
 FORGED = {
     "edition 2 does not follow from edition 1": spoil(lambda n: n["agreement"].update(rounds=99)),
+    "edition 2 does not follow from edition 1  ": spoil(lambda n: n["agreement"].update(places=9)),
     "edition 2 does not follow from edition 1 ": spoil(lambda n: n["agreement"].update(before="")),
     "does not follow": spoil(lambda n: n["agreement"]["members"][1].update(address="x:1")),
     "does not follow ": with_the_id_of_this_run,

@@ -147,7 +147,7 @@ def test_a_late_comer_learns_from_others_though_nobody_gave_it_the_graph(
     pilot: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes after all have chosen their neighbours, and chooses its own."""
-    monkeypatch.setattr(keeping_up.KeepingUp, "_with_graph", lambda self, state, round: state)
+    monkeypatch.setattr(keeping_up.KeepingUp, "_with_graph", lambda self, state, *_: state)
     network = MemoryNetwork(4, delay=DELAY)
     programs = {place: live(pilot, place) for place in range(4)}
     network.start(3, programs.pop(3), at=10.0)
@@ -174,7 +174,7 @@ def test_the_graph_is_asked_for_until_it_is_there() -> None:
         part = keeping_up.KeepingUp(scool.LocalOnly(), view, view._post)
         post = view._post
         post.round = 3
-        found.append(part._with_graph({"n": torch.zeros(2)}, 3))
+        found.append(part._with_graph({"n": torch.zeros(2)}, 2, 3))
 
     network.run({0: give, 1: take})
     assert torch.equal(found[0]["n"], torch.ones(2))

@@ -167,6 +167,21 @@ def test_all_come_back_from_checkpoints(saved: tuple[int, ...]) -> None:
         assert diary.heard[19] == set(range(3)) - {place}
 
 
+def test_a_newcomer_goes_where_all_others_come_back_to() -> None:
+    """All have opened their networks again to let it in: it does not begin with round 0, for which
+    they would wait until it has come so far."""
+    network = MemoryNetwork(4, delay=(0.01, 0.02))
+    diaries = [Diary() for _ in range(4)]
+    for place, diary in enumerate(diaries):
+        diary.next = 9 if place < 3 else 0
+        network.start(place, peer(diary, 4, 24))
+    network.run({}, until=1000)
+    for place, diary in enumerate(diaries):
+        assert diary.heard[23] == set(range(4)) - {place}
+        assert len(diary.away) <= 4 or place == 3
+    assert min(diaries[3].rounds) >= 9
+
+
 def test_with_too_few_nobody_goes_on() -> None:
     network = MemoryNetwork(3)
     network.kill(1, at=2.0)

@@ -56,13 +56,17 @@ def test_elastic_processes_die_sleep_come_late_and_are_cut_off(tmp_path: Path) -
 
 
 def test_a_newcomer_is_let_in_while_processes_run(tmp_path: Path) -> None:
-    """All members take the amendment up at the same moment, and come back by themselves."""
-    trial = Trial(rounds=18, mode="elastic", deadline=4.0)
-    found, _ = run(tmp_path / "p", trial, newcomers={3: 3}, pace=0.2)
+    """All members take the amendment up at the same moment, and come back by themselves, one of
+    them from its death; no place was reserved, so the run grows."""
+    trial, faults = Trial(rounds=20, mode="elastic", deadline=4.0), {"kill": ["1@4+0.2"]}
+    options: dict[str, Any] = {"newcomers": {3: 3}, "reserved": False, "faults": faults}
+    found, _ = run(tmp_path / "p", trial, **options, pace=0.2)
     assert not found.failures
     *members, dan = found.strips
     assert dan.startswith("....") and all(strip.endswith("##") for strip in found.strips)
-    assert all(strip[:3] == "###" and strip.count(".") <= 8 for strip in members)
+    assert all(strip[:3] == "###" and strip.count(".") <= 12 for strip in members)
+    for place in range(4):
+        assert run_command(["verify", str(tmp_path / "p" / f"peer-{place}" / "run")]) == 0
     agreed = [Agreement.read(tmp_path / "p" / f"peer-{place}") for place in range(4)]
     assert [(a.edition, a.run) for a in agreed] == [(2, agreed[0].founding)] * 4
 

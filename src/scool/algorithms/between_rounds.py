@@ -15,6 +15,7 @@ from scool.algorithms.shared.sharing import per_client
 from scool.contracts import Engine, Method
 from scool.data.federation import Task
 from scool.errors import require
+from scool.graph.growing import laid_over
 from scool.learning.losses import as_metric
 from scool.models.layers import is_statistic
 from scool.types import Info, Params, Tree
@@ -26,6 +27,7 @@ AROUND = (
     "judges_all",
     "averages",
     "learns_graph",
+    "stays",
     "meets",
     "verbs",
 )
@@ -46,6 +48,11 @@ class Around(Method[Any]):
 
     def admit(self, state: Any, clients: Tensor) -> Any:
         return state._replace(method=self.method.admit(state.method, clients))
+
+    def grow(self, state: Any, fresh: Any) -> Any:
+        """What the wrapper keeps of newcomers is as in `fresh`."""
+        inside = self.method.grow(state.method, fresh.method)
+        return laid_over(fresh, state._replace(method={}))._replace(method=inside)
 
     def predictor(self, module: nn.Module, task: Task) -> nn.Module:
         return self.method.predictor(module, task)

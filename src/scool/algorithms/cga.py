@@ -52,6 +52,7 @@ class CGA(Method[CGAState]):
     """
 
     verbs = frozenset({"train_at", "products", "weighted_sums", "mix", "gather"})
+    stays = "topology"
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     topology: str = "group-ring"

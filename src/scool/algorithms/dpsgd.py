@@ -33,6 +33,7 @@ class DPSGD(Method[DPSGDState]):
     """
 
     verbs = frozenset({"train", "mix"})
+    stays = "topology"
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     topology: str = "group-ring"

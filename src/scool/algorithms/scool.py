@@ -20,6 +20,7 @@ from scool.algorithms.shared.sharing import mix_updates, only, split_names
 from scool.contracts import Engine, Evidence, Method, Prior
 from scool.graph.candidates import choose_candidates, pairs_with
 from scool.graph.edges import Edges, values_at
+from scool.graph.growing import laid_over
 from scool.graph.mixing import (
     Mixing,
     Weighting,
@@ -131,6 +132,10 @@ class SCooL(Method[SCooLState]):
     def averages_updates(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         is_sum = self.aggregate == "updates" and self._prior.mixes == "updates"
         return "aggregate" if is_sum and self.shares_data else ""
+
+    @property
+    def stays(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return getattr(self.prior, "stays", "")
 
     @property
     def verbs(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -295,6 +300,11 @@ class SCooL(Method[SCooLState]):
             return state  # all meet each other
         count = num_candidates(len(known), self.candidates) or len(known)
         return state._replace(neighbours=known.updated(pairs_with(clients, count, len(known))))
+
+    def grow(self, state: SCooLState, fresh: SCooLState) -> SCooLState:
+        """The prior says what it holds of newcomers."""
+        found = laid_over(fresh, state._replace(graph={}))
+        return found._replace(graph=self._prior.grow(state.graph, fresh.graph))
 
     @property
     def _reports(self) -> bool:

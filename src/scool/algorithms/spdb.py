@@ -39,6 +39,7 @@ class SPDB(Method[SPDBState]):
     """
 
     verbs = frozenset({"train", "mix"})
+    stays = "topology"
 
     sgd: LocalSGD = field(default_factory=LocalSGD)
     personal: str = "head"

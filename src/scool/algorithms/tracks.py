@@ -26,6 +26,7 @@ from scool.algorithms.shared.side_by_side import average_loss, combined_graph
 from scool.contracts import Engine, Meets, Method
 from scool.data.federation import Task
 from scool.errors import check_fields, require, unknown
+from scool.graph.growing import laid_over
 from scool.health import Reason
 from scool.learning.local_sgd import LocalSGD
 from scool.models import parameters_of
@@ -132,6 +133,10 @@ class Tracks(Method[TracksState]):
         return next(filter(None, (kind.averages_updates for kind in self.methods().values())), "")
 
     @property
+    def stays(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return next(filter(None, (kind.stays for kind in self.methods().values())), "")
+
+    @property
     def _names(self) -> tuple[str, ...]:
         return tuple(name.strip() for name in self.kinds.split(",") if name.strip())
 
@@ -189,6 +194,16 @@ class Tracks(Method[TracksState]):
         models = {name: methods[name].admit(own, clients) for name, own in state.models.items()}
         judges = {name: methods[name].admit(own, clients) for name, own in state.judges.items()}
         return state._replace(models=models, judges=judges)
+
+    def grow(self, state: TracksState, fresh: TracksState) -> TracksState:
+        """Newcomers count with the population's weights until they tell their own."""
+        methods, late = self.methods(len(fresh.weights)), slice(len(state.weights), None)
+        models = {n: methods[n].grow(own, fresh.models[n]) for n, own in state.models.items()}
+        judges = {n: methods[n].grow(own, fresh.judges[n]) for n, own in state.judges.items()}
+        found = laid_over(fresh, state._replace(models={}, judges={}))
+        pi = _of_newcomers(state)
+        found.weights[late], found.anchor[late] = pi, pi
+        return found._replace(models=models, judges=judges)
 
     def step(self, engine: Engine, state: TracksState, round: int) -> tuple[TracksState, Info]:
         if self.evidence == "sums":
@@ -277,9 +292,7 @@ def _heard(engine: Engine, state: TracksState) -> TracksState:
     """What every owner says as a round begins: its weights, and for how long all have been calm.
     Owners that missed something may count otherwise; the median counts."""
     never = state.scores[:, 0].isnan()
-    pi = state.population[None]
-    pi = without_small(pi) if state.calm >= OVER else pi
-    mine = torch.where(never[:, None], pi, state.weights)
+    mine = torch.where(never[:, None], _of_newcomers(state), state.weights)
     told = told_by_all(engine, torch.cat([state.calm.expand(len(mine), 1), mine], dim=1))
     known = are_weights(told[:, 1:]) & told[:, 0].isfinite()
     if not bool(known.any()):
@@ -288,6 +301,12 @@ def _heard(engine: Engine, state: TracksState) -> TracksState:
     if calm >= OVER > state.calm:
         weights = without_small(weights)
     return state._replace(weights=weights, calm=calm.to(state.calm))
+
+
+def _of_newcomers(state: TracksState) -> Tensor:
+    """(1, A) the weights of owners that were never judged."""
+    pi = state.population[None]
+    return without_small(pi) if state.calm >= OVER else pi
 
 
 def _mixtures(

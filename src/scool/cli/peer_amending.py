@@ -11,7 +11,7 @@ from scool.errors import ConfigError, printable
 
 @dataclass(frozen=True)
 class AmendCommand:
-    """Propose newcomers for reserved places of a run that goes on, and sign.
+    """Propose newcomers for a run that goes on, and sign.
 
     The file holds no secret. Every member and newcomer signs it with `scool peer join DIR FILE`;
     when all have, it is in force wherever it is joined once more.

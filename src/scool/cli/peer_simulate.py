@@ -47,6 +47,8 @@ class SimulateCommand:
     """PEER@ROUND: starts when the others have done so many rounds."""
     newcomer: Annotated[tuple[str, ...], Many] = ()
     """PEER@ROUND: no member at first; all sign an amendment then, and it takes a reserved place."""
+    unreserved: bool = False
+    """No place is reserved for newcomers: the run grows when they come."""
     loss: float = 0.0
     """Share of pieces of data that come 0.2 s later, as after the loss of a packet."""
     pace: float = 0.0
@@ -95,6 +97,7 @@ def simulate(arguments: Sequence[str]) -> int:
         read_faults(faults, command.peers),  # type: ignore[arg-type]
         dict(_starts(text, command.peers, "late") for text in command.late),
         dict(_starts(text, command.peers, "newcomer") for text in command.newcomer),
+        not command.unreserved,
         command.loss,
         command.pace,
         command.limit,

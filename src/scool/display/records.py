@@ -14,6 +14,7 @@ from scool.graph.edges import as_matrix
 from scool.recording.clients import Clients, read_clients
 from scool.recording.disk import is_written, read_text
 from scool.recording.folder import METRICS, TIMING, RunFolder, checkpoint_name, graph_name
+from scool.recording.grown import widened_table
 from scool.recording.seals import damaged, warn_damage
 
 
@@ -145,9 +146,8 @@ class RunRecord:
             name = checkpoint_name(rounds)
             try:
                 found = self.folder.read(name, "checkpoint", names).tensors
-                return next(
-                    (_shares(found[n], self.num_clients) for n in names if n in found), None
-                )
+                of_all = [widened_table(found[n], self.folder.clients) for n in names if n in found]
+                return _shares(of_all[0], self.num_clients) if of_all else None
             except FileNotFoundError:
                 if name not in self.folder.listed.files:
                     continue  # deleted, which is allowed
@@ -291,7 +291,7 @@ def _rows_of(
         damage.append(f"{path} is damaged: {found.flaw}. {len(found.rows)} lines are shown")
     elif is_short:
         damage.append(f"{path} is damaged: it has {last} of {done} rounds")
-    return found.rows
+    return folder.rows(name)
 
 
 def is_run(path: Path) -> bool:

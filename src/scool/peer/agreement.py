@@ -59,7 +59,7 @@ class Agreement:
     version: str  # of scool
     members: tuple[Member, ...]
     deadline: float = 60.0  # elastic: seconds of a round after which it goes on without the rest
-    places: int = 0  # elastic: members there may come to be, those of today among them; 0: no more
+    places: int = 0  # elastic: places from the start, those of the members among them; 0: no more
     min_peers: int = 2  # elastic: with fewer peers there a round does not begin
     signers: Signers = "all"  # elastic: which members must sign before there is another one
     edition: int = 1

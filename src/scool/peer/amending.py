@@ -96,10 +96,16 @@ class Amendment(NamedTuple):
         return [
             f"run {agreement.run}, edition {agreement.edition} of the agreement: it adds",
             *(f"  {new.name}  {new.address}  {new.leaf[:23]}..." for new in self.newcomers),
+            *self._growth,
             "and changes nothing else. Newcomers get and give what all members do: models, losses",
             f"signed by: {', '.join(n for n in agreement.names if n in signatures) or 'nobody'}",
             *(f"{name} has left for good, and need not sign" for name in self.invite.farewells),
         ]
+
+    @property
+    def _growth(self) -> list[str]:
+        before, now = self.invite.earlier[-1].capacity, self.invite.agreement.capacity
+        return [f"for whom the graph grows from {before} to {now} places,"] * (now > before)
 
     def sign(self) -> "Amendment":
         """With the own signature, which is remembered.

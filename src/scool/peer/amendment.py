@@ -1,8 +1,9 @@
 """More members for a run that goes on: a new edition of the agreement.
 
-It names the edition before by its hash, and adds members on reserved places; it can change nothing
-else. It is in force when those members of the edition before have signed that the agreement says,
-and the newcomers. Whoever has it in force lets the newcomers in; the others do not hear them.
+It names the edition before by its hash, and adds members: on reserved places, and beyond them on
+new ones, for which the graph grows. It can change nothing else. It is in force when those members
+of the edition before have signed that the agreement says, and the newcomers. Whoever has it in
+force lets the newcomers in; the others do not hear them.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,10 +16,10 @@ from scool.peer.identity import is_signed
 
 
 def with_members(agreement: Agreement, newcomers: Sequence[Member]) -> Agreement:
-    """The next edition, in which newcomers have the next reserved places.
+    """The next edition, in which newcomers have the next places.
 
     Raises:
-        ConfigError: there is no such place, or a name is taken.
+        ConfigError: the run cannot grow, or a name is taken.
     """
     check_room(agreement, len(newcomers))
     for name in (member.name for member in newcomers):
@@ -27,9 +28,11 @@ def with_members(agreement: Agreement, newcomers: Sequence[Member]) -> Agreement
                 f"{name} is the name of a member already (members that left keep theirs): the "
                 "newcomer makes a request with another name"
             )
+    members = (*agreement.members, *newcomers)
     found = replace(
         agreement,
-        members=(*agreement.members, *newcomers),
+        members=members,
+        places=max(agreement.places, len(members)) if agreement.places else 0,
         edition=agreement.edition + 1,
         before=agreement.sha256,
         founding=agreement.run,
@@ -39,7 +42,7 @@ def with_members(agreement: Agreement, newcomers: Sequence[Member]) -> Agreement
 
 
 def check_room(agreement: Agreement, newcomers: int) -> None:
-    """Refuse newcomers for whom no place was reserved.
+    """Refuse newcomers for whom there is no place, and whose method cannot make any.
 
     Raises:
         ConfigError: says what is possible.
@@ -47,19 +50,20 @@ def check_room(agreement: Agreement, newcomers: int) -> None:
     if agreement.mode == "strict":
         raise ConfigError(
             "a strict run has the members that it began with: it would have waited for a newcomer "
-            "from the first round on. Agree on mode = 'elastic' and places for a run that grows"
+            "from the first round on. Agree on mode = 'elastic' for a run that grows"
         )
     free = agreement.capacity - len(agreement.members)
-    if newcomers > free:
+    stays = agreement.build_method().stays if newcomers > free else ""
+    if stays:
         raise ConfigError(
-            f"there is room for {free} more, not for {newcomers}: places = {agreement.places} was "
-            "agreed, and the graph of a run that goes on does not grow beyond it. Make a new "
-            "agreement with more places, which is a new run"
+            f"no place is left for {newcomers - free} of {newcomers}, and the {stays} of method "
+            f"{agreement.method!r} is made for {agreement.capacity} members, so the run does not "
+            "grow: make a new agreement with more places, which is a new run"
         )
 
 
 def check_editions(editions: Sequence[Agreement]) -> None:
-    """Refuse a row of editions of which one does more than to add members on reserved places.
+    """Refuse a row of editions of which one does more than to add members.
 
     Raises:
         ConfigError: says what is wrong.

@@ -124,7 +124,7 @@ class Elastic:
     def _common(self, round: int) -> int:
         """The median round of all that run; where nobody does, of all that are there."""
         spots = [self._post.spots[p] for p in self._here if p in self._post.spots]
-        own = [] if self._is_back or round == self._enter else [Spot(round)]
+        own = [] if self._is_back or round == self._enter else [Spot(round, not self._is_first)]
         running = [spot for spot in [*spots, *own] if spot.is_running]
         rounds = sorted(spot.round for spot in running or [*spots, Spot(round)])
         return rounds[len(rounds) // 2]

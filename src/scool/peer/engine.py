@@ -215,7 +215,11 @@ class PeerEngine(CommonVerbs):
         """Tell what the models lose here, and hear what they lose elsewhere: [j][i]."""
         trying = set(edges.j.tolist()) & set(others)
         body = losses_body(dict(found))
-        return self._exchange.meet("losses", body, sorted(trying), read_losses)
+        return self._exchange.meet("losses", body, sorted(trying), self._read_losses)
+
+    def _read_losses(self, body: Any) -> dict[int, float]:
+        """What a peer tells of members that are known here: it may know more."""
+        return {i: loss for i, loss in read_losses(body).items() if 0 <= i < self.num_clients}
 
     def mix(self, w: Matrix, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:
         """What a server would average for all each peer averages for itself."""

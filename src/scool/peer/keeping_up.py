@@ -10,6 +10,7 @@ from torch import Tensor
 from scool.algorithms.between_rounds import Around
 from scool.contracts import Engine
 from scool.errors import RunError
+from scool.graph.edges import MOST
 from scool.peer.elastic import Elastic
 from scool.peer.post import ASK, Post
 from scool.recording.checkpoint import flatten, unflatten
@@ -39,6 +40,9 @@ class AtHome(Around):
     def admit(self, state: Any, clients: Tensor) -> Any:
         return self.method.admit(state, clients)
 
+    def grow(self, state: Any, fresh: Any) -> Any:
+        return self.method.grow(state, fresh)
+
 
 @final
 @dataclass(frozen=True)
@@ -57,14 +61,15 @@ class KeepingUp(AtHome):
             return state, {"train_loss": nothing, "graph": torch.eye(k, dtype=torch.float64)}
         is_common = bool(self.verbs & COMMON)
         if is_common:
-            state = self._with_graph(state, round)
+            state = self._with_graph(state, engine.num_clients, round)
         if self.view.newcomers:
             state = self.method.admit(state, torch.tensor(self.view.newcomers))
         if is_common:
-            self.post.say(round, STATE, tensors=_common(state), push=False)
+            body = {"clients": engine.num_clients}
+            self.post.say(round, STATE, body, _common(state), push=False)
         return self.method.step(engine, state, round)
 
-    def _with_graph(self, state: Any, round: int) -> Any:
+    def _with_graph(self, state: Any, clients: int, round: int) -> Any:
         """The state with the graph of the first of those who run this round that gives one which
         fits; as it is where nobody is asked."""
         sources, now = list(self.view.source), self.post.transport.now
@@ -73,8 +78,12 @@ class KeepingUp(AtHome):
             for peer in list(sources):
                 if message := self.post.ask(round, STATE, [peer], until).get(peer):
                     try:
-                        return _with_common(state, message.tensors)
-                    except RunError as error:
+                        theirs = _clients_of(message.body, clients)
+                        if theirs == clients:
+                            return _with_common(state, message.tensors)
+                        found = _with_common(state, message.tensors, theirs)
+                        return self.method.grow(found, state)
+                    except (RunError, ValueError) as error:
                         self.post.note(f"peer {peer} gave a graph that does not fit ({error})")
                         sources.remove(peer)
             if sources:  # they have begun the round, and say in a moment what they know
@@ -91,8 +100,23 @@ def _is_own(name: str) -> bool:
     return any(part in OWN for part in name.split("/"))
 
 
-def _with_common(state: Any, found: Mapping[str, Tensor]) -> Any:
-    """Raises:
+def _clients_of(body: Mapping[str, Any], clients: int) -> int:
+    """Of how many clients a peer tells: of fewer where it has not taken up an amendment yet, of
+    more where this one has not.
+
+    Raises:
+        RunError: that cannot be.
+    """
+    told = body.get("clients", clients)
+    if type(told) is not int or not 1 < told <= MOST:
+        raise RunError(f"{str(told)[:40]!r} clients")
+    return told
+
+
+def _with_common(state: Any, found: Mapping[str, Tensor], clients: int | None = None) -> Any:
+    """The own state with what a peer tells, of so many clients where it is of others.
+
+    Raises:
     RunError: these are not the tensors of such a state, or some are not finite.
     """
     own = flatten(state)
@@ -102,4 +126,5 @@ def _with_common(state: Any, found: Mapping[str, Tensor]) -> Any:
         may_lack = any(word in name for word in UNKNOWN)
         if t.is_floating_point() and not may_lack and not bool(t.isfinite().all()):
             raise RunError(f"{name} is not finite")
-    return unflatten(state, {n: t for n, t in own.items() if _is_own(n)} | dict(found))
+    mine = {n: t for n, t in own.items() if _is_own(n)}
+    return unflatten(state, mine | dict(found), clients=clients)

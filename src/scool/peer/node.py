@@ -29,10 +29,7 @@ from scool.peer.status import StatusFile, with_names
 from scool.peer.transport import Transport
 from scool.peer.view import Together
 from scool.peer.words import hear_hello, say_hello
-from scool.recording.clients import NAME as CLIENTS
-from scool.recording.clients import read_clients
 from scool.recording.disk import LOCK, PATIENCE, holding
-from scool.recording.folder import RunFolder
 from scool.run.loop import Interrupted, carry_out
 from scool.run.options import RunSettings
 
@@ -123,7 +120,6 @@ def _take_part(
             part = _Part(owner, post, about(own))
             if part.is_back and agreement.mode == "strict":
                 meet_again(owner.records, post)
-            _rename_places(owner, part.names)
             settings = RunSettings(
                 rounds=agreement.rounds, seed=agreement.seed, device="cpu", checkpoint_every=1
             )
@@ -207,15 +203,6 @@ class _Part:
             device=settings.device,
             precision=settings.precision,
         )
-
-
-def _rename_places(owner: Owner, names: Sequence[str]) -> None:
-    """Have the record of the clients written again if a place has an owner now."""
-    if (owner.records / "run.json").exists():
-        folder = RunFolder.open(owner.records)
-        known = read_clients(folder)
-        if known and known.client_names != list(names):
-            (folder.path / CLIENTS).unlink()
 
 
 def _go_on(watch: Watch) -> None:

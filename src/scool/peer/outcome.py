@@ -193,7 +193,8 @@ class Outcome:
             )
         if lasting := found.healed.count(None):
             wrong.append(f"{lasting} of {len(found.healed)} cuts did not heal before the next one")
-        if found.growth > GROWTH and found.rounds >= 40:
+        is_same = found.rounds >= 40 and not self._plan.newcomers  # more members need more memory
+        if found.growth > GROWTH and is_same:
             wrong.append(f"the memory of a process grew by a factor of {found.growth:.2f}")
         return wrong
 

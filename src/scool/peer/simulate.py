@@ -38,6 +38,7 @@ class Plan(NamedTuple):
     faults: Sequence[Fault] = ()
     late: Mapping[int, int] = {}  # peer -> the round of the others in which it starts
     newcomers: Mapping[int, int] = {}  # the same, of who is let in then; these have the last places
+    reserved: bool = True  # whether places wait for them; else the run grows
     loss: float = 0.0  # share of pieces of data that come later, because a packet was lost
     pace: float = 0.0  # seconds that a round takes at least, as longer training would
     limit: float = 600.0  # seconds after which the rest is ended
@@ -80,7 +81,8 @@ def simulate(
     check_newcomers(plan.newcomers, plan.peers)
     first = plan.peers - len(plan.newcomers)
     pilot = dict(zip(names[:first], addresses, strict=False))
-    trial = replace(plan.trial, places=plan.peers) if plan.newcomers else plan.trial
+    has_places = plan.newcomers and plan.reserved
+    trial = replace(plan.trial, places=plan.peers) if has_places else plan.trial
     data = federation or load(DataConfig(clients=plan.peers, groups=2), trial.seed)
     folders = make_pilot(folder, pilot, trial, options, data, plan.model)
     for place in range(first, plan.peers):

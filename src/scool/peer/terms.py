@@ -42,7 +42,7 @@ class Terms:
     deadline: float = 60.0
     """elastic: seconds that a round waits at most."""
     places: int = 0
-    """elastic: members there may come to be; 0: no more than there are."""
+    """elastic: places from the start, for newcomers; 0: as many as there are members."""
     min_peers: int = 2
     """elastic: with fewer peers there a round does not begin."""
     signers: Signers = "all"

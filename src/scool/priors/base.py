@@ -21,6 +21,7 @@ from torch import Tensor
 from scool.contracts import Evidence, Mixes, SelfMode
 from scool.errors import ConfigError, require, unknown
 from scool.graph.edges import Edges, Matrix, unique, values_at
+from scool.graph.growing import laid_over
 from scool.randomness import derive
 from scool.types import Info, Params, Tree
 
@@ -91,6 +92,15 @@ class GraphPrior(Generic[S]):
     def describe(self, state: S) -> Info:
         """What to show of the graph besides w, e.g. the blocks."""
         return {}
+
+    def grow(self, state: S, fresh: S) -> S:
+        """Newcomers as in `fresh`, a state of all clients."""
+        return laid_over(fresh, state)
+
+    @property
+    def stays(self) -> str:
+        """The option that is made for one number of clients; empty: the graph can grow."""
+        return ""
 
 
 @lru_cache(maxsize=1024)

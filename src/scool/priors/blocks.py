@@ -74,6 +74,12 @@ class BlockOptions(GraphPrior[S]):
         require(self.sweeps >= 1, "sweeps", self.sweeps, "give at least one sweep")
         check_null(self.null_loglik)
 
+    @property
+    def stays(self) -> str:
+        """A null model that has a number for each client."""
+        is_of_each = isinstance(self.null_loglik, tuple) and len(self.null_loglik) > 1
+        return "null_loglik" if is_of_each else ""
+
     def first_B(self) -> Tensor:
         """(M, M) b_in on and b_out off the diagonal."""
         shape = (self.num_blocks, self.num_blocks)

@@ -72,6 +72,11 @@ class Dirac(GraphPrior[DiracState]):
         """0: a point mass has no entropy, and the graph gates no likelihood."""
         return torch.zeros((), dtype=torch.float64)
 
+    @property
+    def stays(self) -> str:
+        """The graph is one of so many clients."""
+        return "matrix" if self.matrix is not None else "topology"
+
     def _matrix(self, num_clients: int, seed: int) -> Tensor:
         if self.matrix is None:
             return matrix_of(self, num_clients, seed)

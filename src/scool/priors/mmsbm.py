@@ -109,6 +109,13 @@ class MMSBM(BlockOptions[MMSBMState]):
         """`blocks`: (K,) the block that each client belongs to most."""
         return {"blocks": state.gamma.argmax(dim=1)}
 
+    def grow(self, state: MMSBMState, fresh: MMSBMState) -> MMSBMState:
+        """Newcomers with the present alpha, of which their first memberships are made: even ones.
+        Those of others towards them are made of what is known of these."""
+        found, late = super().grow(state, fresh), slice(len(state.gamma), None)
+        found.gamma[late] = state.alpha
+        return found
+
     def _bound(self, s: MMSBMState, pairs: Measured) -> Tensor:
         T = self._entropy_temperature
         w, send, recv = (x.lookup(pairs.edges) for x in (s.w, s.phi_send, s.phi_recv))

@@ -147,6 +147,12 @@ class SBM(BlockOptions[SBMState]):
         """`blocks`: (K,) the block that each client belongs to most."""
         return {"blocks": state.omega.argmax(dim=1)}
 
+    def grow(self, state: SBMState, fresh: SBMState) -> SBMState:
+        """Newcomers with even memberships, and gamma by the present alpha."""
+        found, late = super().grow(state, fresh), slice(len(state.omega), None)
+        found.gamma[late] = update_gamma(state.alpha, found.omega[late])
+        return found
+
     def _bound(self, s: SBMState, pairs: Measured) -> Tensor:
         T, w = self._entropy_temperature, s.w.lookup(pairs.edges)
         bound = sbm_bound(pairs, w, s.omega, s.gamma, s.alpha, s.B, T)

@@ -50,28 +50,52 @@ def flatten(state: Any, prefix: str = "") -> dict[str, Tensor]:
     return flat
 
 
-def unflatten(template: S, tensors: Mapping[str, Tensor], prefix: str = "") -> S:
+def unflatten(
+    template: S, tensors: Mapping[str, Tensor], prefix: str = "", clients: int | None = None
+) -> S:
     """The same structure as `template`, on its devices, with the tensors of a checkpoint.
+
+    Args:
+        clients: whose state the tensors are, where these are not as many as in `template`; for
+            `Method.grow`.
 
     Raises:
         RunError: a tensor is missing or has another shape.
     """
     if isinstance(template, Tensor):
-        if prefix not in tensors or tensors[prefix].shape != template.shape:
-            found = tuple(tensors[prefix].shape) if prefix in tensors else "nothing"
-            raise _misfit(prefix, found, tuple(template.shape))
-        return tensors[prefix].to(template.device)  # type: ignore[return-value]
+        found = tensors.get(prefix)
+        if found is None or not _fits(found, template, clients):
+            words = "nothing" if found is None else tuple(found.shape)
+            raise _misfit(prefix, words, tuple(template.shape))
+        return found.to(template.device)  # type: ignore[return-value]
     if isinstance(template, Edges):
-        found = {name: tensors[prefix + name] for name in PARTS if prefix + name in tensors}
-        try:
-            return from_tensors(found, len(template), template.fill)  # type: ignore[return-value]
-        except ValueError as error:
-            raise _misfit(prefix, error, f"the pairs of {len(template)} clients") from error
+        return _edges_like(template, tensors, prefix, clients)  # type: ignore[return-value]
     join = f"{prefix}/" if prefix else ""
     if isinstance(template, Mapping):
-        return {n: unflatten(v, tensors, join + n) for n, v in template.items()}  # type: ignore
-    fields = template._asdict()  # type: ignore[attr-defined]
-    return type(template)(**{n: unflatten(v, tensors, join + n) for n, v in fields.items()})
+        items = template.items()
+        return {n: unflatten(v, tensors, join + n, clients) for n, v in items}  # type: ignore
+    fields = template._asdict().items()  # type: ignore[attr-defined]
+    return type(template)(**{n: unflatten(v, tensors, join + n, clients) for n, v in fields})
+
+
+def _fits(found: Tensor, template: Tensor, clients: int | None) -> bool:
+    """Whether the shapes agree, but for the number of clients."""
+    sizes = zip(found.shape, template.shape, strict=False)
+    return found.dim() == template.dim() and all(a in (b, clients) for a, b in sizes)
+
+
+def _edges_like(
+    template: Edges, tensors: Mapping[str, Tensor], prefix: str, clients: int | None
+) -> Edges:
+    count = clients or len(template)
+    there = {name: tensors[prefix + name] for name in PARTS if prefix + name in tensors}
+    try:
+        found = from_tensors(there, count, template.fill)
+        if found.values.shape[1:] != template.values.shape[1:]:
+            raise ValueError(f"{tuple(found.values.shape)} numbers")
+    except ValueError as error:
+        raise _misfit(prefix, error, f"the pairs of {count} clients") from error
+    return found
 
 
 def _misfit(name: str, found: object, needed: object) -> RunError:

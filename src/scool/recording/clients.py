@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from scool.data.federation import Federation
+from scool.recording.folder import CLIENTS as NAME
 from scool.recording.folder import RunFolder
 from scool.recording.seals import (
     BOOL,
@@ -20,7 +21,6 @@ from scool.recording.seals import (
     or_null,
 )
 
-NAME = "clients.safetensors"
 PARTS = ("train", "val", "test")
 
 

@@ -10,6 +10,7 @@ import errno
 import os
 import re
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
 
@@ -26,6 +27,7 @@ from scool.recording.disk import (
     read_text,
     sync_folder,
 )
+from scool.recording.grown import widened, widened_row
 from scool.recording.lines import Lines, first_link, open_line, read_rounds
 from scool.recording.seals import (
     Manifest,
@@ -38,6 +40,7 @@ from scool.recording.seals import (
 from scool.recording.tensors import TensorFile, from_tensors, read_tensors
 
 METRICS, TIMING = "metrics.jsonl", "timing.jsonl"
+CLIENTS = "clients.safetensors"
 _NEEDS = {METRICS: ("messages", "bytes"), TIMING: ("seconds",)}
 _CHECKPOINT = re.compile(r"checkpoint-(\d{6,9})\.safetensors")
 _STATE = re.compile(r"(?:checkpoint|shard)-(\d{6,9})(?:-\d+-of-\d+)?\.safetensors")
@@ -106,6 +109,7 @@ class RunFolder:
         self.verified: dict[str, str] = {}  # what a manifest says of each file that was read
         self._seen: tuple[str | None, Manifest | None] | None = None
         self._lines: dict[str, Lines] = {}
+        self._clients: int | None = None
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
@@ -201,8 +205,21 @@ class RunFolder:
         return found
 
     def rows(self, name: str = METRICS) -> list[dict[str, Any]]:
-        """The lines of a `.jsonl` file up to one that a kill cut off, or that is damaged."""
-        return self.lines(name).rows
+        """The lines of a `.jsonl` file up to one that a kill cut off, or that is damaged; those of
+        all clients that the run has come to have."""
+        return [widened_row(row, self.clients) for row in self.lines(name).rows]
+
+    @property
+    def clients(self) -> int:
+        """How many clients the run of a peer has come to have; 0 for others, which do not grow.
+        Read once."""
+        if self._clients is None:
+            self._clients = 0
+            with suppress(RunError, OSError, ValueError, KeyError):
+                if self.header.get("held"):
+                    found = self.read(CLIENTS, "clients", ["classes"])
+                    self._clients = len(found.tensors["classes"])
+        return self._clients
 
     # ------------------------------------------------------------------ tensors
 
@@ -261,11 +278,15 @@ class RunFolder:
         return {t: self.path / graph_name(t) for t in rounds}
 
     def read_graph(self, round: int) -> Matrix:
-        """The mixing weights of a round: a matrix, or edges where many clients wrote lists.
+        """The mixing weights of a round: a matrix, or edges where many clients wrote lists; those
+        of all clients that the run has come to have.
 
         Raises:
             RunError: they are not there, or not those that were written.
         """
+        return widened(self._read_graph(round), self.clients)
+
+    def _read_graph(self, round: int) -> Matrix:
         name = graph_name(round)
         try:
             found = self.read(name, "graph")

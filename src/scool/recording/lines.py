@@ -119,7 +119,7 @@ _ROUND: dict[str, Kind] = {
 
 def read_rounds(path: Path, needs: Iterable[str], before: str | None = None) -> Lines:
     """The lines of a file that has one per round, or one for some rounds, in their order. Scores
-    are those of the same number of clients."""
+    are those of as many clients as before, or more."""
     last, clients, optional = -1, 0, set(_ROUND) - {"round", *needs}
 
     def check(row: Any) -> None:
@@ -132,7 +132,7 @@ def read_rounds(path: Path, needs: Iterable[str], before: str | None = None) -> 
         last = row["round"]
         if row.get("scores") is not None:
             count = len(row["scores"])
-            if clients and count != clients:
+            if count < clients:
                 raise ValueError(f"scores has {count} clients, those before have {clients}")
             clients = count
 

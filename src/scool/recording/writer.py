@@ -30,6 +30,7 @@ from scool.recording.checkpoint import (
     save_checkpoint,
 )
 from scool.recording.disk import clean, delete, sync, write_json
+from scool.recording.folder import CLIENTS as CLIENTS_FILE
 from scool.recording.folder import (
     METRICS,
     TIMING,
@@ -46,7 +47,7 @@ from scool.recording.tensors import to_tensors, write_tensors
 
 KEPT = 2  # checkpoints that are kept: the newest, and the one before in case it gets damaged
 END = 10**9  # after any round
-FOR_REPORTS = {"clients.safetensors": "clients", "fixed.safetensors": "fixed"}
+FOR_REPORTS = {CLIENTS_FILE: "clients", "fixed.safetensors": "fixed"}
 
 
 @runtime_checkable
@@ -109,7 +110,7 @@ class RunWriter:
         writer.older = listed.older
         writer._list(listed.files)
         writer._published = set(listed.files)
-        writer._logs = {n: Log(path / n, writer.run, folder.rows(n)) for n in listed.logs}
+        writer._logs = {n: Log(path / n, writer.run, folder.lines(n).rows) for n in listed.logs}
         return writer
 
     @classmethod
@@ -189,8 +190,12 @@ class RunWriter:
         about: Mapping[str, Any] | None = None,
         durable: bool = True,
     ) -> None:
-        """Write a sealed file of tensors; the next manifest lists it."""
+        """Write a sealed file of tensors, after the manifest has stopped naming one that it
+        replaces; the next manifest lists it."""
         path = self.path / name
+        if name in self._published:
+            self._files.pop(name, None)
+            self._publish()
         self._files[name] = write_tensors(path, kind, tensors, self.run, about, durable)
         if not durable:
             self._unsynced.add(path)

@@ -67,6 +67,10 @@ class Adopted(Method[Any]):
     def admit(self, state: Any, clients: Tensor) -> Any:
         return self.own.admit(state, clients) if hasattr(self.own, "admit") else state
 
+    def grow(self, state: Any, fresh: Any) -> Any:
+        is_said = hasattr(self.own, "grow")
+        return self.own.grow(state, fresh) if is_said else super().grow(state, fresh)
+
     def complete(self) -> Self:
         return type(self)(self.own.complete()) if hasattr(self.own, "complete") else self
 

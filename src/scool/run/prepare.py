@@ -20,6 +20,7 @@ from scool.data.build import with_validation
 from scool.data.federation import Federation
 from scool.engine.local import LocalEngine
 from scool.engine.machine import Processes, announce, memory_at_start, processes
+from scool.engine.ranks.placement import cut
 from scool.errors import RankLost, ScoolError, check_kind, require
 from scool.evaluation.metrics import Metric
 from scool.evaluation.scores import chosen_metrics
@@ -33,7 +34,8 @@ from scool.models import (
     parameters_of,
 )
 from scool.recording.clients import NAME as CLIENTS
-from scool.recording.clients import clients_file
+from scool.recording.clients import clients_file, read_clients
+from scool.recording.folder import RunFolder
 from scool.recording.models import FIXED
 from scool.recording.seals import FORMAT, identity_seal
 from scool.recording.writer import RecordKeeper, RunWriter
@@ -194,13 +196,15 @@ def prepare(
         value = getattr(settings, option)
         require(predictor is module or not value, option, value, remedy)
     fixed = {} if order.out is None else fixed_tensors(predictor, parameters_of(predictor))
-    identity = identity_of(method, federation, settings.seed, theta0, fixed)
+    is_part = order.engine is not None and len(engine.owned) < engine.num_clients  # a peer
+    mine = cut(federation, engine.owned.cpu()) if is_part else federation
+    identity = identity_of(method, mine, settings.seed, theta0, fixed)
     if settings.objective != Objective():
         identity["objective"] = as_dict(settings.objective)
     identity |= {"owners": attendance.about} if attendance.about else {}
     header = _header(order, method, engine.device, model_options(model), identity)
     header["hardware"]["ranks"] = ranks.size
-    if order.engine is not None and len(engine.owned) < engine.num_clients:
+    if is_part:
         header["held"] = engine.owned.tolist()  # whose rows checkpoints have
     if order.out is not None and ranks.is_first:
         header["versions"]["commit"] = source_commit()
@@ -280,8 +284,13 @@ def _start(recorders: Sequence[Recorder], progress: Progress, header: Mapping[st
 
 
 def _describe(writer: RunWriter, federation: Federation, fixed: Params) -> None:
-    """Who the clients are, and what their models share, where the folder does not say it yet."""
-    if not writer.has(CLIENTS):
+    """Who the clients are, and what their models share, where the folder does not say it yet; for a
+    peer also where others have come."""
+    has, names = writer.has(CLIENTS), federation.client_names
+    if has and names and writer.header.get("held"):
+        known = read_clients(RunFolder(writer.path))
+        has = known is not None and known.client_names == [*names]
+    if not has:
         writer.write(CLIENTS, "clients", *clients_file(federation))
     if fixed and not writer.has(FIXED):
         writer.write(FIXED, "fixed", fixed)

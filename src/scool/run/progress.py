@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,12 +19,14 @@ from scool.health import Reason
 from scool.recording.checkpoint import HOLDER, Checkpoint, flatten, part_name, unflatten
 from scool.recording.disk import writing
 from scool.recording.folder import METRICS, TIMING, RunFolder, check_free, graph_name, make_folder
+from scool.recording.grown import widened, widened_row
 from scool.recording.writer import RunWriter
 from scool.run.identity import check_same, modern_state, older_names
 from scool.types import Info, Params
 
 LONG = 1000  # rounds above which not every graph is kept, and not every row of a light record
 EARLY = 20  # first rounds, whose graphs are always kept and compared with the true one
+S = TypeVar("S")
 PLACES = HOLDER.removesuffix("holder")  # in a common file: the rank of each client
 
 
@@ -146,7 +148,7 @@ def open_run(
     held: ExitStack,
 ) -> Progress:
     """The folder, locked until `held` is closed, and how far the run in it has come."""
-    state = algorithm.init(engine, theta0)
+    state, count = algorithm.init(engine, theta0), engine.num_clients
     stacked = frozenset[str]()
     if engine.layout():
         nobody = flatten(algorithm.init(engine.empty(), theta0))
@@ -161,8 +163,9 @@ def open_run(
     done = checkpoint.rounds if checkpoint else 0
     if checkpoint:
         saved = modern_state(checkpoint.tensors)
-        engine.quarantine(_reasons(folder, done, _active(saved, len(engine.active))))
-        state = ranks.each(lambda: unflatten(state, saved))
+        active = _active(saved, count, may_grow="held" in folder.header)
+        engine.quarantine(_reasons(folder, done, active))
+        state = ranks.each(lambda: _restored(algorithm, state, saved, len(active), count))
     writer = _take_up(folder, done, header, ranks, held)
     rows = writer.history if ranks.is_first else RunFolder(folder.path).rows()
     times = RunFolder(folder.path).rows(TIMING) if ranks.is_first else []
@@ -175,16 +178,16 @@ def open_run(
         stacked,
         done=done,
         asked=done,
-        history=list(rows),
-        graphs=_kept_graphs(folder, writer) if ranks.is_first else {},
+        history=[widened_row(row, count) for row in rows],
+        graphs=_kept_graphs(folder, writer, count) if ranks.is_first else {},
         seconds=sum(row["seconds"] for row in times),
     )
 
 
-def _kept_graphs(folder: RunFolder, writer: RunWriter) -> dict[int, Matrix]:
-    """The recorded graphs that are whole."""
+def _kept_graphs(folder: RunFolder, writer: RunWriter, clients: int) -> dict[int, Matrix]:
+    """The recorded graphs that are whole, of all clients that there are now."""
     rounds = [t for t in folder.graph_files() if writer.has(graph_name(t))]
-    return {t: folder.read_graph(t) for t in rounds}
+    return {t: widened(folder.read_graph(t), clients) for t in rounds}
 
 
 def _begin(path: Path, header: Mapping[str, Any], ranks: Processes, held: ExitStack) -> RunWriter:
@@ -278,15 +281,28 @@ def _take_up(
     return writer
 
 
-def _active(saved: dict[str, Tensor], num_clients: int) -> Tensor:
-    """Takes (K,) bool, who takes part, out of a checkpoint.
+def _restored(method: Method[S], fresh: S, saved: Mapping[str, Tensor], before: int, now: int) -> S:
+    """The state of a checkpoint; grown, where more clients have come since."""
+    if now == before:
+        return unflatten(fresh, saved)
+    return method.grow(unflatten(fresh, saved, clients=before), fresh)
+
+
+def _active(saved: dict[str, Tensor], clients: int, may_grow: bool) -> Tensor:
+    """Takes (K,) bool, who takes part, out of a checkpoint; that of a peer may be of fewer clients
+    than there are now.
 
     Raises:
-        RunError: it is not there.
+        RunError: it is not there, or of others.
     """
     active = saved.pop("engine/active", None)
-    if active is None or active.dtype != torch.bool or active.shape != (num_clients,):
+    if active is None or active.dtype != torch.bool or active.dim() != 1:
         raise RunError("the checkpoint does not say who takes part: it is of another version")
+    if len(active) > clients or (len(active) < clients and not may_grow):
+        raise RunError(
+            f"the checkpoint is of {len(active)} clients, and there are {clients}: bring back what "
+            "it was made with (of a peer the newest edition of the agreement)"
+        )
     return active
 
 
