@@ -1,7 +1,7 @@
 """What a peer says to the others and hears from them: signed records by round and slot, and models
 by their digest. Whatever is wrong is dropped, and noted."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, final
@@ -88,6 +88,7 @@ class Post:
         self.received = 0  # bytes of records, and of models that were fetched
         self.largest = largest
         self._heard: dict[tuple[int, int, str], Message] = {}
+        self._counts: Counter[tuple[int, int]] = Counter()  # records of a peer and round in there
         self._models: dict[str, tuple[int, Params]] = {}  # by digest, with the round of last use
         self._said: dict[str, int] = {}  # keys on offer, with their round
 
@@ -195,8 +196,8 @@ class Post:
             return
         is_near = self.round - KEPT <= message.round <= self.round + AHEAD
         if message.round == HELLO or is_near:
-            same = sum(1 for s, t, _ in self._heard if (s, t) == place[:2])
-            if same < SLOTS:
+            if self._counts[place[:2]] < SLOTS:
+                self._counts[place[:2]] += 1
                 self._heard[place] = message
 
     def _read(self, answer: Answer, ending: str = "") -> Message | None:
@@ -292,5 +293,6 @@ class Post:
                 self.transport.withdraw(key)
         for place in [p for p in self._heard if HELLO < p[1] < round - KEPT]:
             del self._heard[place]
+            self._counts.pop(place[:2], None)
         for digest in [d for d, (used, _) in self._models.items() if used < round]:
             del self._models[digest]
