@@ -17,8 +17,8 @@ from scool.peer.wire import (
     decode,
     digest_of,
     encode,
+    model_bytes,
     read_model,
-    tensor_bytes,
 )
 from scool.types import Params
 
@@ -207,9 +207,9 @@ class Post:
         sender, key, data = answer
         self.received += len(data or b"")
         try:
-            message = decode(data or b"", self.signer, self.largest)
+            message = decode(data or b"", self.run, self.signer, self.largest)
             is_asked = message.key.endswith(ending) if ending else message.key == key
-            if (message.sender, message.run) != (sender, self.run) or not is_asked:
+            if message.sender != sender or not is_asked:
                 raise WireError(f"a record for {key} of peer {sender} that says it is another")
         except WireError as error:
             self.note(str(error))
@@ -235,7 +235,7 @@ class Post:
 
     def lay_out(self, round: int, model: Params) -> str:
         """Let others fetch a model by its digest, which is returned."""
-        data = tensor_bytes(model)
+        data = model_bytes(model)
         digest = digest_of(data)
         self._said[f"model/{digest}"] = round
         self.transport.offer(f"model/{digest}", data)
