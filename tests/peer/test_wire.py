@@ -21,6 +21,7 @@ from scool.peer.wire import (
     decode,
     digest_of,
     encode,
+    is_repeated,
     model_bytes,
     read_model,
 )
@@ -128,6 +129,17 @@ def test_a_record_of_another_run_is_refused() -> None:
     for odd in (data, encode(MESSAGE._replace(run="other"), Xor())):
         with pytest.raises(WireError, match="with a wrong signature"):
             decode(odd, "other" if odd is data else "run", Xor(), LARGEST)
+
+
+def test_only_what_a_return_forgets_may_be_missing_from_a_repeated_record() -> None:
+    def said(**body: object) -> Message:
+        return decode(encode(Message("run", 1, 0, "a", body), None), "run", None, LARGEST)
+
+    assert is_repeated(said(x=1, of="d"), said(x=1), "of")
+    assert is_repeated(said(x=1), said(x=1, of="d"), "of")
+    assert not is_repeated(said(x=1, of="d"), said(x=2), "of")
+    assert not is_repeated(said(x=1, of="d"), said(x=1, of="e"), "of")
+    assert not is_repeated(said(x=1), said(x=2), "of")
 
 
 def test_a_record_is_short() -> None:

@@ -17,6 +17,7 @@ from scool.peer.wire import (
     decode,
     digest_of,
     encode,
+    is_repeated,
     model_bytes,
     read_model,
 )
@@ -191,7 +192,7 @@ class Post:
             self.spots[sender] = Spot(message.round)
         place = (sender, message.round, message.slot)
         if before := self._heard.get(place):
-            if not _is_repeated(before, message):
+            if not is_repeated(before, message, but=AGREED):
                 words = f"peer {sender} contradicts itself: two different records for {key}"
                 self.note(words, before.signed, message.signed)
             return
@@ -297,12 +298,3 @@ class Post:
             self._counts.pop(place[:2], None)
         for digest in [d for d, (used, _) in self._models.items() if used < round]:
             del self._models[digest]
-
-
-def _is_repeated(before: Message, again: Message) -> bool:
-    """Whether a record says what it said before. A peer that came back from a checkpoint repeats
-    its round, and no longer knows the digest of the one before."""
-    bodies = [{n: x for n, x in said.body.items() if n != AGREED} for said in (before, again)]
-    is_known = (AGREED in before.body) == (AGREED in again.body)
-    is_same = bodies[0] == bodies[1] and not before.tensors and not again.tensors
-    return before.digest == again.digest or (is_same and not is_known)

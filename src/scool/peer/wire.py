@@ -134,6 +134,14 @@ def read_header(header: bytes) -> dict[str, Any]:
     return named
 
 
+def is_repeated(before: Message, again: Message, but: str) -> bool:
+    """Whether a record says what it said before, or all of it with or without the field `but`: a
+    peer that came back from a checkpoint repeats its round, and may know less of the one before."""
+    bodies = [{n: x for n, x in said.body.items() if n != but} for said in (before, again)]
+    is_less = (but in before.body) != (but in again.body) and bodies[0] == bodies[1]
+    return before.digest == again.digest or (is_less and not before.tensors and not again.tensors)
+
+
 def model_bytes(model: Params) -> bytes:
     """A model for those who have one like it; the same model gives the same bytes."""
     plain = [t.detach().cpu().contiguous() for _, t in sorted(model.items())]
