@@ -19,7 +19,7 @@ from scool.engine.steps.fused import FusedStack, FusedStepper
 from scool.engine.steps.local_steps import GradientStepper, vmap_gradient
 from scool.engine.steps.phases import Batch
 from scool.learning.local_sgd import LocalSGD, Rule
-from scool.learning.losses import cross_entropy, squared_error
+from scool.learning.losses import Loss, cross_entropy, squared_error
 from scool.models import Functional, cnn2, cnn4, linear, mlp, parameters_of
 from scool.types import Tree
 from toys import assert_trees_close, assert_trees_equal, classification, softmax_regression, start
@@ -93,6 +93,39 @@ DENSE = {
     "two-layers-without-relu": (lambda: nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3)), (4,)),
     "relu-on-the-outputs": (lambda: nn.Sequential(nn.Linear(4, 3), nn.ReLU()), (4,)),
 }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("loss", [cross_entropy, squared_error])
+@pytest.mark.parametrize("build", [lambda: mlp((5, 7), 3, (8, 6)), lambda: linear((6,), 3)])
+def test_steps_written_out_are_those_of_autograd_to_the_bit(
+    build: Callable[[], nn.Module], loss: Loss, dtype: torch.dtype
+) -> None:
+    module, theta = stacked_models(build, dtype)
+    stack = FusedStack.of(module)
+    assert stack is not None and stack.explicit is not None
+    shape = (5, 7) if len(theta) > 2 else (6,)
+    rule = Rule(LocalSGD(lr=0.3, weight_decay=0.01), strength=0.1, only=frozenset([*theta][2:]))
+    for rule_ in (rule, Rule(rule.sgd)):
+        stepper = FusedStepper(stack, loss, rule_)
+        ends = [stepper.begin(theta, theta if rule_ is rule else None) for _ in range(2)]
+        for batch in batches(shape, dtype):
+            if loss is squared_error:
+                batch = batch._replace(y=torch.randn(CLIENTS, BATCH, 3, dtype=dtype))
+            weighted = batch._replace(weight=batch.weight * torch.rand(CLIENTS, BATCH, dtype=dtype))
+            for given in (batch, weighted):
+                found = stepper.step(ends[0], given, torch.ones(CLIENTS))
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(stack, "explicit", None)
+                    expected = stepper.step(ends[1], given, torch.ones(CLIENTS))
+                assert torch.equal(found, expected)
+        assert_trees_equal(*ends)
+        moves = rule_ is not rule or len(theta) > 2
+        assert torch.equal(ends[0][[*theta][-1]], theta[[*theta][-1]]) is not moves
+    x = torch.randn(CLIENTS, 9, *shape, dtype=dtype)
+    written = stack.outputs(theta, x)
+    stack.explicit = None
+    assert torch.equal(written, stack.outputs(theta, x))
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])

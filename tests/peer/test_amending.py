@@ -23,7 +23,7 @@ from scool.peer import identity
 from scool.peer.agreement import Agreement, Member
 from scool.peer.amending import consider_amendment, propose
 from scool.peer.amendment import lacking, with_members
-from scool.peer.editions import Editions
+from scool.peer.editions import Editions, Watch
 from scool.peer.farewells import read_farewells
 from scool.peer.identity import read_request
 from scool.peer.invite import Invite
@@ -326,6 +326,23 @@ def test_a_crash_while_an_edition_is_taken_up_leaves_the_one_before(home: Path) 
     owner = open_owner(home / "ann")
     Editions((*owner.earlier, owner.agreement), {"ann": "00"}).write(home / "ann")
     assert open_owner(home / "ann").agreement.edition == 2
+
+
+def test_an_agreement_is_read_again_only_where_its_file_is_another(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer looks whenever it waits, thousands of times in a run."""
+    owner, read = open_owner(home / "ann"), list[Path]()
+    old = Agreement.read
+    monkeypatch.setattr(Agreement, "read", lambda folder: (read.append(folder), old(folder))[1])
+    watch = Watch(owner.folder, owner.agreement)
+    for _ in range(5):
+        watch.look()
+    assert len(read) == 1
+    replace(owner.agreement, edition=2, founding=owner.agreement.run).write(owner.folder)
+    with pytest.raises(KeyboardInterrupt):
+        watch.look()
+    assert watch.newer
 
 
 def test_a_member_may_join_by_the_amendment_alone(home: Path) -> None:

@@ -1,8 +1,11 @@
 """What left this machine is written down before it leaves, and cannot be changed afterwards."""
 
+import base64
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,10 +34,36 @@ def test_the_log_of_a_run_accounts_for_every_byte(
         assert lines[0]["what"] == "start" and set(lines[0]["members"]) == set(NAMES)
         assert {line["what"] for line in lines} == {"start", "here", "record", "model"}
         models = [line for line in lines if line["what"] == "model"]
-        assert all(line["key"] == f"model/{line['sha256']}" for line in models)
+        for line in models:  # the key is the same SHA-256, in base64
+            digest = base64.urlsafe_b64encode(bytes.fromhex(line["sha256"])).decode()
+            assert line["key"] == f"model/{digest.rstrip('=')}"
         assert all(name not in line["to"] for line in lines if "to" in line)
     assert run_command(["peer", "audit", str(pilot / "ann"), "--head", logs["ann"].head]) == 0
     assert f"{logs['ann'].lines} lines, whole" in capsys.readouterr().out
+
+
+def test_a_model_that_leaves_to_many_is_hashed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audit, hashed = Audit(tmp_path, NAMES), list[bytes]()
+    one, other = b"one" * 1000, b"two" * 1000
+    sha256 = hashlib.sha256
+
+    def watched(data: bytes) -> Any:
+        hashed.append(data)
+        return sha256(data)
+
+    monkeypatch.setattr(hashlib, "sha256", watched)
+    for to in (1, 2, 3):
+        audit.leaving({to}, "model/a", one)
+        audit.leaving({to}, "model/b", other)
+        audit.leaving({to}, "0/a", b"a record")
+    assert hashed.count(one) == hashed.count(other) == 1
+    monkeypatch.undo()
+    lines = [json.loads(line) for line in (tmp_path / NAME).read_text().splitlines()]
+    expected = {"model/a": one, "model/b": other, "0/a": b"a record"}
+    assert all(sha256(expected[n["key"]]).hexdigest() == n["sha256"] for n in lines)
+    assert verify(tmp_path / NAME).lines == 9
 
 
 @pytest.fixture

@@ -8,19 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
 pytest.importorskip("cryptography", reason="pip install scool[peer]")
 
-from peer.test_node import made, pilot, take_part  # noqa: F401
+from peer.test_node import NAMES, made, pilot, take_part  # noqa: F401
 from scool.cli.main import run_command
 from scool.errors import ScoolError
+from scool.peer.audit import Audit
+from scool.peer.memory import MemoryNetwork
 from scool.peer.node import run_owner
 from scool.peer.owner import open_owner
 from scool.peer.page import peers_page, serving
 from scool.peer.panel import peer_line, peer_panel, peers_table
+from scool.peer.post import Post
 from scool.peer.standing import Standing, find_peers
-from scool.peer.status import NAME, read_status
+from scool.peer.status import NAME, StatusFile, read_status
 from scool.recording.disk import LOCK, holding
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J[red]"
@@ -144,6 +148,30 @@ def test_a_finished_run_is_seen_and_watched_to_its_end(
     assert run_command(["peer", "status", str(pilot), "--json"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [peer["is_running"] for peer in found] == [False] * 4
+
+
+def test_rounds_that_people_cannot_follow_are_not_all_written(
+    pilot: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last word is; so is a round that is followed by a wait."""
+    network, written = MemoryNetwork(1), list[int]()
+    [transport] = network.run({0: lambda me: me}).values()
+    owner = open_owner(pilot / "ann")
+    status = StatusFile(owner, Post(transport, "r", 4, 99), print, Audit(owner.folder, NAMES))
+    monkeypatch.setattr(
+        "scool.peer.status.write_bytes",
+        lambda path, content, **named: written.append(json.loads(content)["round"]),
+    )
+    for t in range(50):
+        status.round({"round": t}, {"graph": torch.eye(4)})
+    assert len(written) < 5
+    status.waiting([1], 0.5)
+    assert written[-1] == 50
+    status.waiting([1], 0.7)
+    assert written.count(50) == 1
+    status.end(None)
+    assert written.count(50) == 2
 
 
 def test_a_folder_has_one_peer_at_a_time(pilot: Path) -> None:  # noqa: F811

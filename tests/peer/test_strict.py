@@ -16,7 +16,7 @@ from scool.errors import ConfigError
 from scool.graph.edges import as_matrix
 from scool.peer.memory import MemoryNetwork, MemoryTransport
 from scool.peer.offered import averaging_models, check_elastic, check_method, on_peers
-from scool.peer.post import PeerError
+from scool.peer.post import AGREED, PeerError
 from scool.run.config import default_run
 from scool.run.options import with_options
 from scool.run.prepare import prepare_data
@@ -158,9 +158,11 @@ def test_a_peer_that_dies_comes_back_from_its_checkpoint(behind: int) -> None:
     state, _, _ = simulated(algorithm, federation, module, 6)
     network = MemoryNetwork(4, delay=(0.1, 0.2))
     saved: dict[int, Any] = {}
+    posts: list[Any] = []
 
     def live(transport: MemoryTransport) -> Any:
         engine, theta0 = peer_engine(transport, federation, module)
+        posts.append(engine._post)
         done = max(max(saved) - behind, 0) if saved else 0
         own = saved[done] if done else algorithm.init(engine, theta0)
         for t in range(done, 6):
@@ -174,8 +176,20 @@ def test_a_peer_that_dies_comes_back_from_its_checkpoint(behind: int) -> None:
     network.start(2, live, at=30.0)
     found = network.run(dict.fromkeys(range(4), live))
     assert network.now > 30.0 and len(saved) == 6
+    assert not [words for post in posts for words in post.problems]  # it says again what it said
     for i, own in found.items():
         assert_trees_equal(own.theta, {n: t[[i]] for n, t in state.theta.items()})
+
+
+def test_a_round_of_few_records() -> None:
+    """Who broke, how the round before ended and which model is there go in one record."""
+    federation, module, algorithm = classification(), tanh_net(), method("scool-sbm")
+    for _, _, peer in together(algorithm, federation, module, ROUNDS):
+        for t in range(ROUNDS):
+            said = {slot for _, round, slot in peer._post._heard if round == t}
+            assert said == {"0-ready", "1-losses", "2-mix"}
+            first = peer._post.heard(t, "0-ready").values()
+            assert all((AGREED in message.body) == (t > 0) for message in first)
 
 
 def test_a_peer_with_other_numbers_stops_the_run() -> None:

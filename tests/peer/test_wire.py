@@ -15,7 +15,24 @@ from scool.peer import identity
 from scool.peer.audit import Audit
 from scool.peer.memory import MemoryNetwork, MemoryTransport
 from scool.peer.post import Post, Spot
-from scool.peer.wire import Message, WireError, decode, encode, read_model, tensor_bytes
+from scool.peer.wire import (
+    Message,
+    WireError,
+    decode,
+    digest_of,
+    encode,
+    is_repeated,
+    model_bytes,
+    read_model,
+)
+from scool.peer.words import (
+    UNREADABLE,
+    Ready,
+    losses_body,
+    read_losses,
+    read_row,
+    row_body,
+)
 
 _path = Path(__file__).parents[2] / "benchmarks" / "fuzz_wire.py"
 _spec = importlib.util.spec_from_file_location("fuzz_wire", _path)
@@ -41,7 +58,7 @@ class Xor:
 def test_a_message_comes_back_as_it_was() -> None:
     data = encode(MESSAGE, Xor())
     assert data == encode(MESSAGE, Xor())
-    found = decode(data, Xor(), LARGEST)
+    found = decode(data, "run", Xor(), LARGEST)
     assert found[:5] == MESSAGE[:5] and found.key == "7/0-ready"
     assert all(torch.equal(found.tensors[name], t) for name, t in TENSORS.items())
 
@@ -65,64 +82,106 @@ def test_what_is_changed_on_the_way_is_refused() -> None:
             data = data or bytearray(b"x")
         if bytes(data) != whole:
             try:
-                found = decode(bytes(data), Xor(), LARGEST)
+                found = decode(bytes(data), "run", Xor(), LARGEST)
             except WireError:
                 continue
             assert found[:5] == MESSAGE[:5]  # only where the weak signature collides
 
 
-def header_with(**changes: object) -> bytes:
+def header_with(place: int, value: object) -> bytes:
     """A well-formed message whose header says something else."""
     data = encode(MESSAGE, None)
-    length = int.from_bytes(data[4:8], "big")
-    named = json.loads(data[20 : 20 + length]) | changes
-    header = json.dumps(named).encode()
-    return data[:4] + len(header).to_bytes(4, "big") + data[8:20] + header + data[20 + length :]
+    length = int.from_bytes(data[4:6], "big")
+    fields = json.loads(b"[" + data[11 : 11 + length])
+    fields[place : place + 1] = [value]
+    header = json.dumps(fields).encode()[1:]
+    return data[:4] + len(header).to_bytes(2, "big") + data[6:11] + header + data[11 + length :]
 
 
 @pytest.mark.parametrize(
     ("data", "words"),
     [
         (b"", "of 0 bytes"),
-        (b"SCP1" + bytes([0, 0, 0, 2]) + bytes(12) + b"{x", "header is not JSON"),
+        (b"SCP2" + bytes([0, 2]) + bytes(5) + b"{x", "header is not JSON"),
         (b"X" * 64, "lengths do not fit"),
         (encode(MESSAGE, None) + b"x", "lengths do not fit"),
         (encode(MESSAGE._replace(tensors={"a": torch.zeros(9999)}), None), "at most 10000"),
-        (header_with(round="7"), "'round' is not a int"),
-        (header_with(round=True), "'round' is not a int"),
-        (header_with(more=1), "other fields"),
-        (header_with(tensors="0" * 64), "do not match their checksum"),
+        (header_with(1, "7"), "'round' is not a int"),
+        (header_with(1, True), "'round' is not a int"),
+        (header_with(5, 1), "other fields"),
+        (header_with(4, "0" * 43), "do not match their checksum"),
     ],
 )
 def test_what_is_wrong_is_said(data: bytes, words: str) -> None:
     with pytest.raises(WireError, match=words):
-        decode(data, None, LARGEST)
+        decode(data, "run", None, LARGEST)
 
 
 def test_a_forged_name_is_refused() -> None:
     with pytest.raises(WireError, match="in the name of peer 3 with a wrong signature"):
-        decode(encode(MESSAGE._replace(sender=3), Xor()), Xor(), LARGEST)
+        decode(encode(MESSAGE._replace(sender=3), Xor()), "run", Xor(), LARGEST)
+
+
+def test_a_record_of_another_run_is_refused() -> None:
+    """The run does not travel; it is signed."""
+    data = encode(MESSAGE, Xor())
+    assert b"run" not in data and decode(data, "run", Xor(), LARGEST).run == "run"
+    for odd in (data, encode(MESSAGE._replace(run="other"), Xor())):
+        with pytest.raises(WireError, match="with a wrong signature"):
+            decode(odd, "other" if odd is data else "run", Xor(), LARGEST)
+
+
+def test_only_what_a_return_forgets_may_be_missing_from_a_repeated_record() -> None:
+    def said(**body: object) -> Message:
+        return decode(encode(Message("run", 1, 0, "a", body), None), "run", None, LARGEST)
+
+    assert is_repeated(said(x=1, of="d"), said(x=1), "of")
+    assert is_repeated(said(x=1), said(x=1, of="d"), "of")
+    assert not is_repeated(said(x=1, of="d"), said(x=2), "of")
+    assert not is_repeated(said(x=1, of="d"), said(x=1, of="e"), "of")
+    assert not is_repeated(said(x=1), said(x=2), "of")
+
+
+def test_a_record_is_short() -> None:
+    """Of which the signature of a real key is 72 bytes more."""
+    said = Message("0" * 32, 3, 12, "1-losses", losses_body({i: i / 3 for i in range(8)}))
+    assert len(encode(said, None)) < 200
+    assert len(encode(said._replace(body=Ready(digest_of(b"x")).body), None)) < 100
+
+
+def test_numbers_come_back_to_the_bit() -> None:
+    losses = {0: 0.1 + 0.2, 70_000: float("inf"), 3: 5e-324}
+    assert read_losses(losses_body(losses)) == losses
+    row = torch.tensor([0.1, torch.nan, -0.0, 1 / 3])
+    assert read_row(row_body(row), row).view(torch.int32).tolist() == row.view(torch.int32).tolist()
+    for odd in ({"losses": "AAAA"}, {"losses": "?"}, {"losses": 7}, {"losses": ["x"]}, {}):
+        with pytest.raises(UNREADABLE):
+            read_losses(odd)
+    for odd in ({"row": "AAAA"}, row_body(row[:3]), row_body(row / 0), {"row": None}):
+        with pytest.raises(UNREADABLE):
+            read_row(odd, row)
 
 
 @pytest.mark.parametrize(
     ("model", "words"),
     [
         ({"w": torch.zeros(2, 3)}, None),
-        ({"v": torch.zeros(2, 3)}, "other tensors than agreed: v, w"),
-        ({"w": torch.zeros(3, 2)}, r"agreed is torch.float32 \(2, 3\)"),
-        ({"w": torch.zeros(2, 3).double()}, "is torch.float64"),
+        ({"v": torch.zeros(2, 3)}, "of other names, shapes or types than agreed"),
+        ({"w": torch.zeros(3, 2)}, "of other names, shapes or types"),
+        ({"w": torch.zeros(2, 3).double()}, "of other names, shapes or types"),
+        ({"w": torch.zeros(2, 3).int()}, "of other names, shapes or types"),
         ({"w": torch.full((2, 3), torch.inf)}, "not finite"),
     ],
 )
 def test_only_the_agreed_model_is_a_model(model: dict, words: str | None) -> None:
     like = {"w": torch.ones(2, 3)}
     if words is None:
-        assert torch.equal(read_model(tensor_bytes(model), like)["w"], model["w"])
+        assert torch.equal(read_model(model_bytes(model), like)["w"], model["w"])
         return
     with pytest.raises(WireError, match=words):
-        read_model(tensor_bytes(model), like)
-    with pytest.raises(WireError, match="cannot be read"):
-        read_model(tensor_bytes(model)[:-1], like)
+        read_model(model_bytes(model), like)
+    with pytest.raises(WireError, match=r"bytes, where 32 are right\)"):
+        read_model(model_bytes(model)[:-1], like)
 
 
 def talk(says: list[bytes], keys: list[str], admit: Any = None) -> Post:
@@ -157,7 +216,6 @@ def test_two_different_records_for_a_slot_are_noted_and_the_first_counts() -> No
     ("data", "words"),
     [
         (record(sender=0), "says it is another"),
-        (record(run="other"), "says it is another"),
         (record(round=1), "says it is another"),
         (b"noise" * 9, "lengths do not fit"),
     ],
@@ -214,8 +272,10 @@ def test_both_records_of_a_contradiction_are_kept_as_proof(tmp_path: Path) -> No
     proofs = [bytes.fromhex(found) for found in line["evidence"]]
     assert len(proofs) == 2 and "contradicts itself" in line["why"]
     for proof in proofs:
-        end = proof.rindex(b"}") + 1 if proof.count(b"}") == 2 else proof.index(b'"}') + 2
-        assert bob.is_from(1, proof[:end], proof[end:])
+        end = proof.index(b'""]') + 3
+        assert proof.startswith(b'["run",1,0,"a",{"x":') and bob.is_from(
+            1, proof[:end], proof[end:]
+        )
 
 
 def test_rubbish_over_the_real_network_is_not_accepted() -> None:
@@ -232,11 +292,11 @@ def test_a_flood_of_records_does_not_grow() -> None:
 
 def test_another_model_than_announced_is_left_out() -> None:
     def speak(me: MemoryTransport) -> None:
-        me.offer("model/" + "0" * 64, tensor_bytes(TENSORS))
+        me.offer("model/" + "0" * 43, model_bytes(TENSORS))
 
     def listen(me: MemoryTransport) -> list:
         post = Post(me, "run", 2, LARGEST)
-        found = list(post.models(0, TENSORS, {1: "0" * 64}, until=lambda peer: 5.0))
+        found = list(post.models(0, TENSORS, {1: "0" * 43}, until=lambda peer: 5.0))
         assert "peer 1 sent another model than it announced" in post.problems[0]
         return found
 

@@ -157,10 +157,11 @@ class SCooL(Method[SCooLState]):
 
     def step(self, engine: Engine, state: SCooLState, round: int) -> tuple[SCooLState, Info]:
         """The algorithm box of the paper, one line per step."""
+        pairs = self._pairs(engine, state, round) if self.shares_data else None
         half, loss = engine.train(state.theta, self.sgd, round)  # local learning
-        if not self.shares_data:
+        if pairs is None:
             return own_data_step(self, engine, state, half, loss, round)
-        state = state._replace(cross_loss=self._cross_losses(engine, state, half, round))
+        state = state._replace(cross_loss=self._cross_losses(engine, state, half, pairs, round))
         evidence = self._evidence(engine, state, half, round)  # log P(D_j | theta_i)
         graph = self._prior.e_step(state.graph, evidence)  # [E]
         check_posterior(self.prior, graph, evidence)
@@ -186,10 +187,11 @@ class SCooL(Method[SCooLState]):
         }
         return state._replace(theta=theta, graph=graph, neighbours=neighbours), info
 
-    def _cross_losses(self, engine: Engine, state: SCooLState, half: Tree, round: int) -> Edges:
+    def _cross_losses(
+        self, engine: Engine, state: SCooLState, half: Tree, pairs: Edges, round: int
+    ) -> Edges:
         """L_ij of the pairs still in the graph. Candidates and drawn peers change: a pair that is
         not measured this time keeps its last loss."""
-        pairs = self._pairs(engine, state, round)
         loss = engine.cross_loss(half, pairs, self.draw, round)
         before = state.cross_loss.lookup(loss)
         memory = torch.where(before.isfinite(), self.cross_ema, 0.0)
@@ -221,7 +223,8 @@ class SCooL(Method[SCooLState]):
         return self._prior.m_step(graph, evidence)
 
     def _pairs(self, engine: Engine, state: SCooLState, round: int) -> Edges:
-        """The pairs that are measured. A client's own model on its own data costs no traffic."""
+        """The pairs that are measured, chosen before the training: who breaks there drops out. A
+        client's own model on its own data costs no traffic."""
         active, count = engine.active, self._candidates(engine, round)
         own = Edges.loops(len(active), active)
         if not count:

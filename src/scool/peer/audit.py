@@ -8,7 +8,7 @@ import datetime
 import hashlib
 import json
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, final
@@ -30,6 +30,7 @@ class Audit:
         """
         self._path, self._names = folder / NAME, names
         self._lock, self._refusals = threading.Lock(), 0
+        self._sums: deque[tuple[bytes, str]] = deque(maxlen=2)  # of what left last
         self.sent = 0  # bytes since this start, to all together
         cut = _mend(self._path)
         self.head = verify(self._path).head if self._path.exists() else FIRST
@@ -61,9 +62,20 @@ class Audit:
         """
         what = "model" if key.startswith("model/") else "record"
         facts = {"key": key, "bytes": len(data), "to": [self._names[i] for i in sorted(to)]}
-        self.write(what, **facts, sha256=hashlib.sha256(data).hexdigest())
+        is_large = what == "model"
+        sha256 = self._sum_of(data) if is_large else hashlib.sha256(data).hexdigest()
+        self.write(what, **facts, sha256=sha256)
         with self._lock:
             self.sent += len(data) * len(to)
+
+    def _sum_of(self, data: bytes) -> str:
+        """SHA-256; of a model that leaves to one after the other it is computed once."""
+        with self._lock:
+            for known, found in self._sums:
+                if known is data:
+                    return found
+            self._sums.append((data, hashlib.sha256(data).hexdigest()))
+            return self._sums[-1][1]
 
     def refused(self, why: str, evidence: Sequence[bytes]) -> None:
         """Something that arrived was dropped; two records that contradict each other are kept."""

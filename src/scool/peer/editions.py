@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from scool.errors import ConfigError, ScoolError
+from scool.peer.agreement import NAME as AGREEMENT
 from scool.peer.agreement import Agreement
 from scool.peer.amendment import check_editions, check_signed, lacking
 from scool.peer.farewells import check_farewells
@@ -90,6 +91,7 @@ class Watch:
 
     def __init__(self, folder: Path, agreement: Agreement) -> None:
         self._folder, self._agreement = folder, agreement
+        self._seen: tuple[int, int, int] | None = None  # of the file that was looked at last
         self.newer = False
 
     def start(self, header: Mapping[str, Any], first_round: int) -> None:
@@ -106,6 +108,9 @@ class Watch:
         """Raises:
         KeyboardInterrupt: there is a new edition.
         """
+        if (stamp := _stamp(self._folder)) == self._seen:
+            return
+        self._seen = stamp
         try:
             found = Agreement.read(self._folder).edition
         except ScoolError:
@@ -113,3 +118,12 @@ class Watch:
         if found > self._agreement.edition:
             self.newer = True
             raise KeyboardInterrupt
+
+
+def _stamp(folder: Path) -> tuple[int, int, int] | None:
+    """What changes when another agreement takes the place of the one in a folder."""
+    try:
+        found = (folder / AGREEMENT).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

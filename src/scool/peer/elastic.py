@@ -1,12 +1,13 @@
 """Rounds that go on without those who are away, and the way back for who was."""
 
-from collections.abc import Callable, Collection, Iterable
-from typing import final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from scool.peer.post import ASK, ENTER, KEPT, Post, Spot
+from scool.peer.wire import Message
 
 SUSPECT = 0.5  # seconds in each wait that a peer gets which was missed in the round before
 NOTICE = 2  # rounds between what a peer says it will join and that round
@@ -72,6 +73,12 @@ class Elastic:
         self._is_first = False
         absent[[post.place, *self._in_view]] = False
         return absent
+
+    def news(self) -> Mapping[str, Any]:
+        return {}
+
+    def compare(self, heard: Mapping[int, Message]) -> None:
+        """Numbers may differ."""
 
     def until(self, peer: int) -> float:
         """How long to wait for a peer in this round."""

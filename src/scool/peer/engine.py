@@ -75,6 +75,7 @@ class PeerEngine(CommonVerbs):
         self._trials = Trials(self._stack, federation, self._place, view.is_strict)
         self._exchange = Exchange(post, view, self.health, strict)
         self._alike: list[bytes] = []  # of this round, what all peers must hold alike
+        self._is_untold = False  # whether the training broke here is not told yet
         self._is_private = False  # the losses of this call stay here
         self._is_alone = False  # the method weighs by losses that stay here
         self._learn_health()
@@ -118,6 +119,7 @@ class PeerEngine(CommonVerbs):
     # ------------------------------------------------------------------ who is there
 
     def begin_round(self, round: int) -> None:
+        self._tell_health()  # before the round is over
         digest = hashlib.sha256(b"".join(self._alike)).hexdigest()[:32] if self._alike else ""
         self._alike.clear()
         self._post.forget(round)
@@ -145,6 +147,25 @@ class PeerEngine(CommonVerbs):
             self.health.quarantine({self._place: why}, self.strict)
 
     @property
+    def active(self) -> Tensor:
+        """Who takes part: in a strict run all must know who broke before they go on."""
+        self._tell_health()
+        return self.health.active
+
+    def _tell_health(self) -> None:
+        """Tell whether the training broke here, and hear whose did, where that is not known yet."""
+        for engine in (*self._views.values(), self):
+            if engine._is_untold:
+                engine._is_untold = False
+                engine._exchange.meet("train", {}, engine._others, dict)
+
+    def _tell_with(self, verb: str, tree: Tree) -> None:
+        """The same together with the model that others need next: one record for both."""
+        if self._is_untold:
+            self._is_untold = False
+            self._exchange.show(verb, tree, self._others)
+
+    @property
     def _others(self) -> list[int]:
         """The peers that take part besides this one."""
         return [i for i in self.active.nonzero()[:, 0].tolist() if i != self._place]
@@ -156,8 +177,7 @@ class PeerEngine(CommonVerbs):
     ) -> Trained:
         found = self._stack.learn(theta, rule, anchor, round, chosen[[self._place]])
         self._learn_health()
-        if self._view.is_strict:  # all must know who broke before they measure
-            self._exchange.meet("train", {}, self._others, dict)
+        self._is_untold = self._view.is_strict
         return Trained(found.theta, self._whole(found.loss))
 
     def gradients(self, theta: Tree, split: Split) -> Trained:
@@ -165,6 +185,10 @@ class PeerEngine(CommonVerbs):
         return Trained(found.theta, self._whole(found.loss))
 
     # ------------------------------------------------------------------ meeting others
+
+    def cross_loss(self, theta: Tree, pairs: MatrixT, draw: CrossDraw, round: int) -> MatrixT:
+        self._tell_with("ready", theta)
+        return super().cross_loss(theta, pairs, draw, round)
 
     def peer_loss(
         self,
@@ -174,6 +198,7 @@ class PeerEngine(CommonVerbs):
         round: int,
         split: Split = "train",
     ) -> MatrixT:
+        self._tell_with("ready", theta)
         self._is_private = self._is_alone = True
         try:
             return super().peer_loss(theta, pairs, draw, round, split)
@@ -184,13 +209,17 @@ class PeerEngine(CommonVerbs):
         self, theta: Tree, edges: PairList, draw: CrossDraw, round: int, split: Split
     ) -> Tensor:
         """Each peer tries the models that ask for it on its own data, and tells the losses."""
-        wants = frozenset(edges.j[edges.i == self._place].tolist())
         others = self._others
         here = set(edges.i[edges.j == self._place].tolist())
-        ready = self._exchange.show("ready", theta, others, wants)
-        asked = {i: peer for i, peer in ready.items() if self._place in peer.wants}
-        if self._is_private:  # nobody asks: this peer looks at others
+        if self._view.is_strict:  # all know the same pairs
+            ready = self._exchange.shown("ready", theta, others)
             asked = {i: peer for i, peer in ready.items() if i in here}
+        else:
+            wants = frozenset(edges.j[edges.i == self._place].tolist())
+            ready = self._exchange.show("ready", theta, others, wants)
+            asked = {i: peer for i, peer in ready.items() if self._place in peer.wants}
+            if self._is_private:  # nobody asks: this peer looks at others
+                asked = {i: peer for i, peer in ready.items() if i in here}
         models = self._exchange.pull(theta, asked)
         if self._place in here:
             models[self._place] = single(theta)
@@ -223,6 +252,7 @@ class PeerEngine(CommonVerbs):
 
     def mix(self, w: Matrix, tree: Tree, via: Route = "peers", overwrite: bool = False) -> Tree:
         """What a server would average for all each peer averages for itself."""
+        self._tell_with("mix", tree)
         return super().mix(w, tree, "peers" if via == "server" else via, overwrite)
 
     def _mix(self, graph: Edges, tree: Tree, overwrite: bool) -> Tree:

@@ -56,8 +56,11 @@ class Exchange:
         """
         slot = self.last_slot = f"{self._prefix}{self._slot}-{verb}"
         self._slot += 1
-        health = self._health.words.get(self.post.place, "")
-        self.post.say(self.round, slot, {**body, "health": health})
+        health, news = self._health.words.get(self.post.place), self.view.news()
+        self.post.say(self.round, slot, {**body, **news, **({"health": health} if health else {})})
+        if news:
+            everybody = [p for p in range(self.post.places) if p != self.post.place]
+            self.view.compare(self.post.hear(self.round, slot, everybody, self.view.until))
         heard = self.post.hear(self.round, slot, peers, self.view.until)
         found: dict[int, T] = {}
         for peer, message in heard.items():

@@ -9,6 +9,7 @@ from scool.errors import ConfigError
 from scool.peer.agreement import Agreement
 from scool.peer.identity import is_signed
 from scool.peer.post import LEFT
+from scool.peer.wire import WireError, read_header
 from scool.recording.disk import write_bytes
 
 NAME = "farewells.json"  # in an owner's folder: name -> header and signature, hexadecimal
@@ -50,11 +51,11 @@ def _is_farewell(
 ) -> bool:
     try:
         signed = bytes.fromhex(str(record))
-        said, end = json.JSONDecoder().raw_decode(signed.decode("latin-1"))
-        found = (said["run"], said["sender"], said["slot"])
-    except (ValueError, TypeError, KeyError, RecursionError):
+        end = json.JSONDecoder().raw_decode(signed.decode("latin-1"))[1]
+        said = read_header(signed[:end])
+    except (ValueError, RecursionError, WireError):
         return False
-    is_right = name in agreement.names and found == (
+    is_right = name in agreement.names and (said["run"], said["sender"], said["slot"]) == (
         agreement.run,
         agreement.place_of(name),
         LEFT,

@@ -1,7 +1,7 @@
 """What a peer says to the others and hears from them: signed records by round and slot, and models
 by their digest. Whatever is wrong is dropped, and noted."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, final
@@ -17,8 +17,9 @@ from scool.peer.wire import (
     decode,
     digest_of,
     encode,
+    is_repeated,
+    model_bytes,
     read_model,
-    tensor_bytes,
 )
 from scool.types import Params
 
@@ -31,6 +32,7 @@ SLOTS = 64  # records of one peer and round that are kept; no method has as many
 HELLO = -1  # the round of what is said once and stays
 WHERE = "where"  # the slot of the answer to the question where a peer is
 LEFT = "left"  # the slot in which a peer says that it will not come back
+AGREED = "of"  # in a body: the digest of what all had alike in the round before
 ENTER = "enter"  # the slot in which a peer says with which round it begins
 
 Until = Callable[[int], float]
@@ -88,6 +90,7 @@ class Post:
         self.received = 0  # bytes of records, and of models that were fetched
         self.largest = largest
         self._heard: dict[tuple[int, int, str], Message] = {}
+        self._counts: Counter[tuple[int, int]] = Counter()  # records of a peer and round in there
         self._models: dict[str, tuple[int, Params]] = {}  # by digest, with the round of last use
         self._said: dict[str, int] = {}  # keys on offer, with their round
 
@@ -189,14 +192,14 @@ class Post:
             self.spots[sender] = Spot(message.round)
         place = (sender, message.round, message.slot)
         if before := self._heard.get(place):
-            if before.digest != message.digest:
+            if not is_repeated(before, message, but=AGREED):
                 words = f"peer {sender} contradicts itself: two different records for {key}"
                 self.note(words, before.signed, message.signed)
             return
         is_near = self.round - KEPT <= message.round <= self.round + AHEAD
         if message.round == HELLO or is_near:
-            same = sum(1 for s, t, _ in self._heard if (s, t) == place[:2])
-            if same < SLOTS:
+            if self._counts[place[:2]] < SLOTS:
+                self._counts[place[:2]] += 1
                 self._heard[place] = message
 
     def _read(self, answer: Answer, ending: str = "") -> Message | None:
@@ -205,9 +208,9 @@ class Post:
         sender, key, data = answer
         self.received += len(data or b"")
         try:
-            message = decode(data or b"", self.signer, self.largest)
+            message = decode(data or b"", self.run, self.signer, self.largest)
             is_asked = message.key.endswith(ending) if ending else message.key == key
-            if (message.sender, message.run) != (sender, self.run) or not is_asked:
+            if message.sender != sender or not is_asked:
                 raise WireError(f"a record for {key} of peer {sender} that says it is another")
         except WireError as error:
             self.note(str(error))
@@ -233,7 +236,7 @@ class Post:
 
     def lay_out(self, round: int, model: Params) -> str:
         """Let others fetch a model by its digest, which is returned."""
-        data = tensor_bytes(model)
+        data = model_bytes(model)
         digest = digest_of(data)
         self._said[f"model/{digest}"] = round
         self.transport.offer(f"model/{digest}", data)
@@ -292,5 +295,6 @@ class Post:
                 self.transport.withdraw(key)
         for place in [p for p in self._heard if HELLO < p[1] < round - KEPT]:
             del self._heard[place]
+            self._counts.pop(place[:2], None)
         for digest in [d for d, (used, _) in self._models.items() if used < round]:
             del self._models[digest]

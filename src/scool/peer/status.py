@@ -21,11 +21,13 @@ from scool.types import Info
 NAME = "status.json"
 PATIENCE = 3.0  # seconds after which a person is told whom this peer waits for
 DOUBT = 8.0  # seconds after which it finds out why they do not answer
+PAUSE = 0.2  # seconds between two rounds that are written: people read no faster
 
 
 @final
 class StatusFile:
-    """Writes `status.json` after every round and while others are awaited."""
+    """Writes `status.json` after every round, of quick ones now and then, and while others are
+    awaited."""
 
     def __init__(self, owner: Owner, post: Post, tell: Callable[[str], None], audit: Audit) -> None:
         self._owner, self._post, self._tell, self._audit = owner, post, tell, audit
@@ -34,6 +36,7 @@ class StatusFile:
         self._doubts = Doubts(post.transport.trouble)
         self._gone: list[str] = []
         self._scores: list[float | None] = []
+        self._written, self._is_stale = 0.0, False
         self._known: dict[str, Any] = {"state": "connecting", "round": 0, "waiting_for": []}
         self._known["alone"] = read_alone(owner.folder)
         self._write()
@@ -56,7 +59,9 @@ class StatusFile:
         self._known |= {"round": row["round"] + 1, "score": self._scores[-1], "weights": weights}
         self._known |= {"scores": self._scores, "waiting_for": []}
         self._said = ()
-        self._write()
+        self._is_stale = True
+        if time.monotonic() >= self._written + PAUSE:
+            self._write()
         self._check_left()
 
     def end(self, result: Any) -> None:
@@ -80,6 +85,8 @@ class StatusFile:
     def waiting(self, peers: Sequence[int], seconds: float) -> None:
         """Called while others are awaited, about twice a second."""
         self._check_left()
+        if self._is_stale and seconds >= PAUSE:
+            self._write()
         if seconds < PATIENCE:
             return
         names = self._owner.agreement.names
@@ -121,6 +128,7 @@ class StatusFile:
             "time": time.time(),
         }
         write_bytes(self._owner.folder / NAME, json.dumps(found).encode(), durable=False)
+        self._written, self._is_stale = time.monotonic(), False
 
 
 def read_status(folder: Path) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """Whom a peer counts on in a round. In a strict run that is everybody: a round waits for all."""
 
-from collections.abc import Collection
-from typing import Protocol, final
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor
 
-from scool.peer.post import PeerError, Post, Spot, forever
+from scool.peer.post import AGREED, PeerError, Post, Spot, forever
+from scool.peer.wire import Message
 
 
 class View(Protocol):
@@ -20,6 +21,15 @@ class View(Protocol):
     def begin(self, round: int, digest: str) -> Tensor:
         """(K,) bool: which members are absent in this round. `digest` is of the numbers that all
         peers must have had alike in the round before; empty where there were none."""
+        ...
+
+    def news(self) -> Mapping[str, Any]:
+        """What the next record says besides: the first one of a round may say more. Where it does,
+        all hear it."""
+        ...
+
+    def compare(self, heard: Mapping[int, Message]) -> None:
+        """Look at what all others said with theirs."""
         ...
 
     def until(self, peer: int) -> float: ...
@@ -36,28 +46,33 @@ class Together:
 
     def __init__(self, post: Post) -> None:
         self._post = post
+        self._digest, self._is_told = "", True
 
     def begin(self, round: int, digest: str) -> Tensor:
-        """Wait for all; nobody is absent.
+        """Nobody is absent, and nobody is waited for: the first record of the round, which all
+        wait for, says how the one before ended."""
+        self._digest, self._is_told = digest, not digest
+        self._post.say_where(Spot(round))
+        return torch.zeros(self._post.places, dtype=torch.bool)
 
-        Raises:
-            PeerError: a peer computed other numbers than this one.
+    def news(self) -> Mapping[str, Any]:
+        """The digest of the round before; a peer that came back from a checkpoint has none."""
+        if self._is_told:
+            return {}
+        self._is_told = True
+        return {AGREED: self._digest}
+
+    def compare(self, heard: Mapping[int, Message]) -> None:
+        """Raises:
+        PeerError: a peer computed other numbers than this one.
         """
-        post = self._post
-        post.say_where(Spot(round))
-        if digest:  # a peer that came back from a checkpoint has none
-            post.say(round - 1, "digest", {"of": digest})
-        post.say(round, "begin")
-        others = [peer for peer in range(post.places) if peer != post.place]
-        post.hear(round, "begin", others, self.until)
-        for peer, message in post.heard(round - 1, "digest").items():
-            if digest and message.body.get("of") != digest:
+        for peer, message in heard.items():
+            if message.body.get(AGREED, self._digest) != self._digest:
                 raise PeerError(
-                    f"peer {peer} has other losses or weights after round {round - 1} than this "
-                    "one. A strict run needs the same kind of CPU, the same versions and one "
+                    f"peer {peer} has other losses or weights after round {message.round - 1} than "
+                    "this one. A strict run needs the same kind of CPU, the same versions and one "
                     "thread everywhere: compare them"
                 )
-        return torch.zeros(post.places, dtype=torch.bool)
 
     def until(self, peer: int) -> float:
         """Raises:

@@ -1,12 +1,13 @@
 """What peers say in the records of a round, read with care: the body of a record is whatever its
 sender put there."""
 
+import base64
 import contextlib
 import copy
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from scool.peer.post import HELLO, PeerError, Post, Until, forever
 
 MOST = 10_000_000  # samples that a member may claim: data are padded to the largest
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+_LOSS = np.dtype([("peer", "<u4"), ("loss", "<f8")])
 STALE = 2  # rounds for which the losses that a peer told last stand for those it does not tell
 
 
@@ -27,11 +29,11 @@ class Ready(NamedTuple):
 
     @property
     def body(self) -> dict[str, Any]:
-        return {"model": self.model, "wants": sorted(self.wants)}
+        return {"model": self.model, **({"wants": sorted(self.wants)} if self.wants else {})}
 
     @staticmethod
     def read(body: Any) -> "Ready":
-        model, wants = body["model"], frozenset(body["wants"])
+        model, wants = body["model"], frozenset(body.get("wants", ()))
         if not isinstance(model, str) or not all(type(peer) is int for peer in wants):
             raise ValueError("not a digest and a list of peers")
         return Ready(model, wants)
@@ -39,24 +41,27 @@ class Ready(NamedTuple):
 
 def losses_body(losses: dict[int, float]) -> dict[str, Any]:
     """Exactly these numbers: JSON would round them."""
-    return {"losses": {str(i): loss.hex() for i, loss in losses.items()}}
+    table = np.array(list(losses.items()), dtype=_LOSS)
+    return {"losses": base64.b64encode(table.tobytes()).decode()}
 
 
 def read_losses(body: Any) -> dict[int, float]:
-    return {int(i): float.fromhex(loss) for i, loss in body["losses"].items()}
+    table = np.frombuffer(base64.b64decode(body["losses"], validate=True), dtype=_LOSS)
+    return dict(table.tolist())
 
 
 def row_body(row: Tensor) -> dict[str, Any]:
     """Exactly these numbers, of one owner."""
-    return {"row": [number.hex() for number in row.double().flatten().tolist()]}
+    numbers = row.double().flatten().numpy().astype("<f8")
+    return {"row": base64.b64encode(numbers.tobytes()).decode()}
 
 
 def read_row(body: Any, like: Tensor) -> Tensor:
     """The numbers of an owner, as many as there are in `like`; NaN for what it does not know."""
-    numbers = [float.fromhex(number) for number in body["row"]]
-    if len(numbers) != like.numel() or any(map(math.isinf, numbers)):
+    numbers = np.frombuffer(base64.b64decode(body["row"], validate=True), dtype="<f8")
+    if len(numbers) != like.numel() or np.isinf(numbers).any():
         raise ValueError("not so many numbers that are finite")
-    return torch.tensor(numbers, dtype=torch.float64).view(like.shape).to(like.dtype)
+    return torch.tensor(numbers.tolist(), dtype=torch.float64).view(like.shape).to(like.dtype)
 
 
 def older_row(post: Post, peer: int, round: int, slot: str, like: Tensor) -> Tensor | None:
@@ -78,7 +83,7 @@ def with_older(losses: Tensor, edges: PairList, post: Post, round: int, slot: st
         for e in missing:
             if message := said.get(int(edges.j[e])):
                 with contextlib.suppress(*UNREADABLE):
-                    losses[e] = float.fromhex(message.body["losses"][str(int(edges.i[e]))])
+                    losses[e] = read_losses(message.body)[int(edges.i[e])]
     return losses
 
 

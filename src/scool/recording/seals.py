@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from scool.errors import KINDS, RunError
-from scool.recording.disk import MIB, open_plain, read_text, write_json
+from scool.recording.disk import MIB, open_plain, read_text, write_bytes
 
 SEAL = "seal"
 FORMAT = "scool-run-2"
@@ -254,7 +254,8 @@ class Manifest:
         logs = {name: {"lines": lines, "seal": seal} for name, (lines, seal) in self.logs.items()}
         about = {"format": MANIFEST_FORMAT, "run": self.run, "files": self.files, "logs": logs}
         about |= {"older": True} if self.older else {}
-        write_json(folder / MANIFEST, with_seal(about))
+        content = json.dumps(with_seal(about), allow_nan=False)  # thousands of lines are slower
+        write_bytes(folder / MANIFEST, content.encode() + b"\n")
 
 
 def read_manifest(folder: Path) -> Manifest | None:

@@ -231,8 +231,9 @@ class RunWriter:
             self._states = {n: self._states[n] for n in kept}
             self._publish(listed)
             self.saved = rounds
-            for old in [n for n in RunFolder(self.path).checkpoints() if n < kept[0]]:
-                delete(self.path / checkpoint_name(old))
+            for file in list(self.path.glob("checkpoint-*")):
+                if (state_round(file.name) or END) < kept[0]:
+                    delete(file)
             forget_parts(self.path, before=kept[0])
 
         return self._background.submit(work)
