@@ -124,7 +124,11 @@ class Agreement:
 
     def first_model(self, folder: Path) -> Params:
         """theta^0, which every member starts from."""
-        return first_model(self.builder(folder), self.inputs, self.outputs, self.seed)
+        return self.first_network(folder)[1]
+
+    def first_network(self, folder: Path) -> tuple[nn.Module, Params]:
+        """The same, with the network that it is of."""
+        return first_network(self.builder(folder), self.inputs, self.outputs, self.seed)
 
     def check(self) -> None:
         """Refuse an agreement that this program cannot keep.
@@ -241,9 +245,9 @@ def digest_of_model(theta0: Params) -> str:
     return f"sha256:{sha.hexdigest()}"
 
 
-def first_model(
+def first_network(
     network: ModelConfig | Callable[[], nn.Module], inputs: tuple[int, ...], outputs: int, seed: int
-) -> Params:
-    """theta^0 of a network for samples of a shape."""
+) -> tuple[nn.Module, Params]:
+    """A network for samples of a shape, and its theta^0."""
     build = network.builder(inputs, outputs) if isinstance(network, ModelConfig) else network
-    return initial_params(checked_model(build), seed)[1]
+    return initial_params(checked_model(build), seed)

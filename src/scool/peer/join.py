@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scool.algorithms.local_only import LocalOnly
-from scool.columns import human_bytes
+from scool.algorithms.tracks import Tracks
 from scool.data.federation import Federation
 from scool.errors import ConfigError, RunError, printable
 from scool.peer.agreement import Agreement
@@ -24,6 +24,7 @@ from scool.peer.owner import (
     sign,
     write_signatures,
 )
+from scool.peer.rehearsal import rehearse
 from scool.recording.disk import write_bytes
 from scool.run.loop import fit
 
@@ -53,7 +54,6 @@ class Candidate(NamedTuple):
     def terms(self) -> list[str]:
         """What the owner agrees to, and what leaves this machine, line by line."""
         agreement = self.invite.agreement
-        model = sum(t.numel() * t.element_size() for t in self._model().values())
         lines = [
             f"run {agreement.run}: {agreement.method}, {agreement.rounds} rounds, {agreement.mode}",
             "members, and the certificates that are pinned:",
@@ -62,22 +62,31 @@ class Candidate(NamedTuple):
             you = "  (you)" if member.name == self.settings.name else ""
             lines.append(f"  {member.name}  {member.address}  {member.leaf[:23]}...{you}")
         targets = ", mean and spread of the targets" if self.own.task == "regression" else ""
-        told = "in every round: some numbers about all your samples together, such as a mean loss"
         return [
             *lines,
             "what leaves this machine, to the other members and nobody else:",
             f"  once: how many samples there are{targets}; your signature under the agreement",
-            f"  in every round: your model ({human_bytes(model)}), to members that ask for it",
-            "  in every round: how well the models of others do on your data, as one number each",
-            *([f"  {told}"] if "gather" in agreement.build_method().verbs else []),
+            *(f"  {line}" for line in self._in_every_round()),
             "what stays: samples, labels, the private key; audit.jsonl lists whatever left",
             "what a member can still do, such as guess at data from models: docs/peers.md",
         ]
 
-    def _model(self) -> dict:
+    def _in_every_round(self) -> list[str]:
+        """What leaves, and how much of it, as a rehearsal shows."""
         agreement = self.invite.agreement
-        agreement.check_start(self.folder)
-        return agreement.first_model(self.folder)
+        method, others = agreement.build_method(), len(agreement.members) - 1
+        sent = rehearse(agreement, self.own, self.folder)
+        lines = [f"in every round: {sent.words}"]
+        if "cross_loss" in method.verbs:
+            told = "how well the models of others do on your data, as one number each"
+            lines.append(f"in every round: {told}")
+        if "gather" in method.verbs:
+            told = "some numbers about all your samples together, such as a mean loss"
+            lines.append(f"in every round: {told}")
+        lines.append(f"all of a round, to all members together: up to {sent.total(others)}")
+        if isinstance(method.plain, Tracks):
+            lines[-1] += "; half of it or less when it is settled which kinds of cooperation pay"
+        return lines
 
     def join(self, alone: list[float]) -> None:
         """Sign the agreement, and put everything that `run` needs into the folder."""

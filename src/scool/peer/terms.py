@@ -17,7 +17,7 @@ from scool.peer.agreement import (
     Mode,
     Signers,
     digest_of_model,
-    first_model,
+    first_network,
 )
 from scool.peer.code import digest_of_code, function_of
 from scool.peer.offered import averaging_models, check_method, on_peers
@@ -113,7 +113,7 @@ def agree(
     """
     method = _method(terms, options or {})
     about, network = _network(terms.method, model or {}, folder)
-    theta0 = first_model(network, kind.inputs, kind.outputs, terms.seed)
+    _, theta0 = first_network(network, kind.inputs, kind.outputs, terms.seed)
     found = Agreement(
         **{f.name: getattr(terms, f.name) for f in fields(terms)},
         algorithm=as_dict(method),
