@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from scool.errors import ConfigError, ScoolError, require
 from scool.peer.agreement import NAME as AGREEMENT
-from scool.peer.agreement import Agreement, Member
+from scool.peer.agreement import Agreement, Member, check_addresses
 from scool.peer.amendment import with_members
 from scool.peer.editions import PENDING, Editions, remember
 from scool.peer.farewells import keep_farewells, read_farewells
@@ -52,8 +52,10 @@ def propose(owner: Owner, requests: Sequence[Wanted], days: int = DAYS) -> Invit
     names = [wanted.name for wanted in requests]
     if len(set(names)) < len(names):
         raise ConfigError(f"two requests have the same name ({', '.join(names)}): rename one")
-    before = owner.agreement
-    with_members(before, [Member(w.name, w.address, "") for w in requests])  # refuses first
+    before, farewells = owner.agreement, read_farewells(owner.folder)
+    asked = [Member(w.name, w.address, "") for w in requests]
+    check_addresses([*(m for m in before.members if m.name not in farewells), *asked])
+    with_members(before, asked)  # refuses first
     key, authority = new_authority(f"{before.run} {before.edition + 1}", days)
     new = {wanted.name: sign_leaf(wanted, key, authority, days) for wanted in requests}
     members = [Member(w.name, w.address, fingerprint(new[w.name])) for w in requests]
@@ -63,7 +65,7 @@ def propose(owner: Owner, requests: Sequence[Wanted], days: int = DAYS) -> Invit
         read_bytes(Files.of(owner.folder).authority) + authority,
         known | new,
         (*owner.earlier, before),
-        farewells=read_farewells(owner.folder),
+        farewells=farewells,
     )
     proposed.check()
     return signed(owner.folder, owner.name, proposed)

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from scool.errors import ConfigError, require
+from scool.peer.addresses import host_of
 
 DAYS = 30  # that a leaf is valid
 SLACK = datetime.timedelta(hours=1)  # by which clocks may differ
@@ -30,18 +31,6 @@ def check_name(name: str) -> str:
         is_plain, "name", name, "give up to 39 of a-z, 0-9 and -, starting with one of a-z, 0-9"
     )
     return name
-
-
-def host_of(address: str) -> str:
-    """The host of `host:port`.
-
-    >>> host_of("[::1]:7447"), host_of("a.example.org:7447")
-    ('::1', 'a.example.org')
-    """
-    host, colon, port = address.rpartition(":")
-    is_right = bool(colon and host) and port.isdigit() and 0 < int(port) < 65536
-    require(is_right, "address", address, "give HOST:PORT, e.g. a.example.org:7447")
-    return host.strip("[]")
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:

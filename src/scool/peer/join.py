@@ -9,12 +9,13 @@ from typing import NamedTuple
 from scool.algorithms.local_only import LocalOnly
 from scool.algorithms.tracks import Tracks
 from scool.data.federation import Federation
-from scool.errors import ConfigError, RunError, printable
+from scool.errors import ConfigError, DataError, QuarantineError, RunError, printable
 from scool.peer.agreement import Agreement
 from scool.peer.editions import Editions
 from scool.peer.farewells import keep_farewells
 from scool.peer.identity import Files, Keys, is_of, read_key, read_request
 from scool.peer.invite import Invite
+from scool.peer.leaving import check_not_left
 from scool.peer.owner import (
     MEMBERS,
     RECORDS,
@@ -110,19 +111,26 @@ class Candidate(NamedTuple):
 
 def train_alone(folder: Path, agreement: Agreement, own: Federation, rounds: int) -> list[float]:
     """See `Candidate.alone`."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = fit(
-            own,
-            agreement.builder(folder),
-            LocalOnly(sgd=agreement.build_method().sgd),
-            rounds=rounds,
-            seed=agreement.seed,
-            device="cpu",
-            checkpoint_every=0,
-            verbose=False,
-        )
-    return [row["scores"][0] for row in found.history]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = fit(
+                own,
+                agreement.builder(folder),
+                LocalOnly(sgd=agreement.build_method().sgd),
+                rounds=rounds,
+                seed=agreement.seed,
+                device="cpu",
+                checkpoint_every=0,
+                verbose=False,
+            )
+    except QuarantineError as error:
+        raise DataError(
+            "training alone on these data gives numbers that are not finite: standardise inputs "
+            "and targets, or agree on a lower lr"
+        ) from error
+    scores = [row["scores"][0] for row in found.history]
+    return scores if None not in scores else []
 
 
 def write_alone(folder: Path, scores: list[float]) -> None:
@@ -144,6 +152,7 @@ def consider(folder: Path, path: Path) -> Candidate:
     Raises:
         ScoolError: says what does not fit, and what to do. Nothing has been changed.
     """
+    check_not_left(folder)
     settings = Settings.read(folder)
     invite, name = Invite.read(path), settings.name
     if name not in invite.agreement.names:
@@ -185,6 +194,15 @@ def describe(own: Federation, scores: list[float], say: Callable[[str], None]) -
     said = ", ".join(f"{count} {part}" for part, count in parts if count)
     shape = "x".join(map(str, own.input_shape))
     say(f"data: {said} samples of shape {shape}, {own.num_outputs} outputs")
+    train, mine = own.train, own.train.mask[0]
+    if own.task == "classification" and len(train.y[0, mine].unique()) == 1:
+        say("warning: all training samples are of one class: alone a model learns a constant")
+    if not scores:
+        say(
+            "warning: no test samples, so nobody can tell how good the model will be: give x_test "
+            "and y_test, or raise test_fraction in peer.toml"
+        )
+        return
     rounds = "1 round" if len(scores) == 1 else f"{len(scores)} rounds"
     measure = "accuracy" if own.task == "classification" else "R2"
     say(f"alone, after {rounds} of training here: {measure} {printable(format(scores[-1], '.2f'))}")

@@ -20,6 +20,10 @@ from scool.types import Info
 
 NAME = "status.json"
 PATIENCE = 3.0  # seconds after which a person is told whom this peer waits for
+ANEW = "a peer that runs writes it anew"
+ALWAYS = set(
+    "name run method mode measure rounds round state members here left time problems".split()
+)
 DOUBT = 8.0  # seconds after which it finds out why they do not answer
 
 
@@ -34,7 +38,8 @@ class StatusFile:
         self._doubts = Doubts(post.transport.trouble)
         self._gone: list[str] = []
         self._scores: list[float | None] = []
-        self._known: dict[str, Any] = {"state": "connecting", "round": 0, "waiting_for": []}
+        self._known: dict[str, Any] = {"state": "connecting", "waiting_for": []}
+        self._known["round"] = _rounds_done(owner.records)
         self._known["alone"] = read_alone(owner.folder)
         self._write()
 
@@ -123,18 +128,29 @@ class StatusFile:
         write_bytes(self._owner.folder / NAME, json.dumps(found).encode(), durable=False)
 
 
+def _rounds_done(records: Path) -> int:
+    """How far a run has come that goes on."""
+    if not (records / "run.json").exists():
+        return 0
+    return int(RunFolder.open(records).header.get("rounds_done", 0))
+
+
 def read_status(folder: Path) -> dict[str, Any]:
     """What the peer of a folder wrote last.
 
     Raises:
         RunError: it never ran, or the file is damaged.
     """
+    path = folder / NAME
     try:
-        return json.loads((folder / NAME).read_bytes())
-    except FileNotFoundError:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
         raise RunError(f"{folder} has no {NAME}: start the peer with `scool peer run`") from None
-    except ValueError as error:
-        raise RunError(f"{folder / NAME} is damaged: {error}") from error
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} is damaged ({error}): {ANEW}") from error
+    if not isinstance(found, dict) or not found.keys() >= ALWAYS:
+        raise RunError(f"{path} is damaged: {ANEW}")
+    return found
 
 
 def with_names(words: str, names: Sequence[str]) -> str:
