@@ -29,7 +29,7 @@ USAGE = """usage: scool peer COMMAND
   init NAME --listen HOST:PORT            a folder with a key, and a request for the founder
   invite run.toml *.request               the founder: an agreement and certificates for all
   join DIR INVITE                         see what is asked, check the data, and sign
-  amend DIR *.request                     propose another member for a run that goes on
+  amend DIR *.request                     propose another member for a run that goes on; --withdraw
   run DIR                                 take part as the owner of a folder
   status DIR...                           how these peers are doing; --watch goes on, --page 0
                                           shows it in a browser of this machine

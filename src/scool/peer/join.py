@@ -104,7 +104,9 @@ class Candidate(NamedTuple):
         first = next(edition for edition in (*earlier, agreement) if name in edition.names)
         write_signatures(folder, {name: sign(first, keys)})
         if earlier:
-            Editions(earlier, self.invite.signatures, self.invite.farewells).write(folder)
+            Editions(earlier, self.invite.signatures, self.invite.farewells).write(
+                folder, agreement.edition
+            )
             keep_farewells(folder, self.invite.farewells)
         agreement.write(folder)
 
