@@ -182,7 +182,7 @@ class Keys:
         """`key` and `leaves` are PEM, in the order of the places.
 
         Raises:
-            ConfigError: the key is not that of the leaf, or the leaf is not valid now.
+            ConfigError: the key is not that of the leaf.
         """
         found = read_key(key)
         if not is_of(found, leaves[place]):
@@ -190,7 +190,6 @@ class Keys:
         self._key = found
         self._public = [load(leaf).public_key() for leaf in leaves]
         self._leaf = load(leaves[place])
-        self.check_time()
 
     def check_time(self) -> None:
         """Raises:
@@ -234,8 +233,9 @@ def check_time(leaf: x509.Certificate, what: str) -> None:
     now = datetime.datetime.now(datetime.UTC)
     if now > leaf.not_valid_after_utc:
         raise ConfigError(
-            f"{what} expired on {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC: make the run "
-            "again with new certificates, or set the clock of this machine right"
+            f"{what} expired on {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC: set the clock of "
+            "this machine right if it is wrong. Else a run ends here with what it has learned, and more "
+            "rounds need a new agreement (`scool peer invite --days` says for how long)"
         )
     if now < leaf.not_valid_before_utc:
         raise ConfigError(

@@ -94,6 +94,7 @@ class Candidate(NamedTuple):
         agreement, folder = self.invite.agreement, self.folder
         leaves = [self.invite.leaves[name] for name in agreement.names]
         keys = Keys(read_bytes(Files.of(folder).key), leaves, self.place)
+        keys.check_time()
         (folder / MEMBERS).mkdir(exist_ok=True)
         for name, leaf in zip(agreement.names, leaves, strict=True):
             write_bytes(folder / MEMBERS / f"{name}.pem", leaf)

@@ -62,7 +62,7 @@ class StatusFile:
         self._known |= {"scores": self._scores, "waiting_for": []}
         self._said = ()
         self._write()
-        self._check_left()
+        self._check_left(is_last=self._known["round"] == self._owner.agreement.rounds)
 
     def end(self, result: Any) -> None:
         self._known |= {"state": "finished"}
@@ -73,12 +73,14 @@ class StatusFile:
         self._known |= {"state": state, "why": why, "waiting_for": []}
         self._write()
 
-    def _check_left(self) -> None:
+    def _check_left(self, is_last: bool = False) -> None:
         """Raises:
         KeyboardInterrupt: the owner has left the run, as if by Ctrl-C.
-        ConfigError: the own certificate has expired: nobody hears this peer any more.
+        ConfigError: the own certificate has expired: nobody hears this peer any more. After the
+            last round nobody has to.
         """
-        self._owner.keys.check_time()
+        if not is_last:
+            self._owner.keys.check_time()
         if has_left(self._owner.folder) and self._known["state"] != "finished":
             raise KeyboardInterrupt
 
