@@ -234,8 +234,8 @@ def check_time(leaf: x509.Certificate, what: str) -> None:
     if now > leaf.not_valid_after_utc:
         raise ConfigError(
             f"{what} expired on {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC: set the clock of "
-            "this machine right if it is wrong. Else a run ends here with what it has learned, and more "
-            "rounds need a new agreement (`scool peer invite --days` says for how long)"
+            "this machine right if it is wrong. Else a run ends here with what it has learned, and "
+            "more rounds need a new agreement (`scool peer invite --days` says for how long)"
         )
     if now < leaf.not_valid_before_utc:
         raise ConfigError(

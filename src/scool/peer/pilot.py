@@ -51,7 +51,7 @@ def make_pilot(
     for name, address in addresses.items():
         check_name(name)
         check_dialled(address)
-    federation = federation or load(DataConfig(clients=len(addresses), groups=2), trial.seed)
+    federation = federation or digits_for(len(addresses), trial.seed)
     authority_key, authority = new_authority("pilot")
     leaves: dict[str, bytes] = {}
     members = [Member(name, address, "") for name, address in addresses.items()]
@@ -69,6 +69,12 @@ def make_pilot(
     for place, name in enumerate(addresses):
         _fill(folder / name, agreement, leaves, federation, place)
     return [folder / name for name in addresses]
+
+
+def digits_for(owners: int, seed: int) -> Federation:
+    """Digits of owners in up to two groups that name them differently, of whom nobody is alone: who
+    has nobody to learn from shows nothing in a trial."""
+    return load(DataConfig(clients=owners, groups=2 if owners >= 4 else 1), seed)
 
 
 def _new(folder: Path) -> Path:
