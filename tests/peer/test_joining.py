@@ -188,7 +188,7 @@ def test_an_invite_that_does_not_fit_is_refused_and_nothing_changes(home: Path, 
         ("[data]\ninputs = 3\noutputs = 2", "give the shape of a sample"),
         ("[data]\ninputs = [3]\noutputs = 0", "give the number of classes"),
         ('[table]\nlabel = "a"\nnumber = []', "unknown option 'number' in .table."),
-        ('[table]\nlabel = "a"\nclasses = ["b"]', "has no column to learn from"),
+        ('[table]\nlabel = "a"\nclasses = ["b", "c"]', "has no column to learn from"),
         ('method = "pfedgraph"\n[data]\ninputs = [3]\noutputs = 2', "it needs a server"),
         (
             '[model]\nfunction = "nets:build"\n[data]\ninputs = [3]\noutputs = 2',

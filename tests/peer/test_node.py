@@ -181,9 +181,9 @@ SPOILT = {
     "signatures.json is damaged": spoil("signatures.json", "{", "["),
     "is not valid TOML": spoil("peer.toml", "name =", "name"),
     "lacks 'name'": spoil("peer.toml", 'name = "bob"', ""),
-    "unknown member 'eve'": spoil("peer.toml", '"bob"', '"eve"'),
+    "says name = 'eve', and the members": spoil("peer.toml", '"bob"', '"eve"'),
     "leaf.pem is not the certificate of cat": spoil("peer.toml", '"bob"', '"cat"'),
-    "the certificate of cat is not the one agreed on": other_certificate,
+    "cat.pem is not the certificate that was agreed on": other_certificate,
     "key.pem is not the key of leaf.pem": lambda f: shutil.copy(f.parent / "ann/key.pem", f),
     "cannot be read .No such file": lambda folder: (folder / "key.pem").unlink(),
 }

@@ -1,6 +1,7 @@
 """`scool peer`: owners on machines of their own. Making a run is in `peer_joining.py`."""
 
 import contextlib
+import errno
 import json as json_module
 import sys
 from collections.abc import Sequence
@@ -21,14 +22,14 @@ from scool.cli.peer_status import status
 from scool.cli.run import print_summary
 from scool.columns import human_bytes
 from scool.display.live import Console
-from scool.errors import ConfigError, ScoolError, nearest, printable
+from scool.errors import ConfigError, RunError, ScoolError, nearest, printable
 
 USAGE = """usage: scool peer COMMAND
 
   init NAME --listen HOST:PORT            a folder with a key, and a request for the founder
   invite run.toml *.request               the founder: an agreement and certificates for all
   join DIR INVITE                         see what is asked, check the data, and sign
-  amend DIR *.request                     propose another member for a run that goes on
+  amend DIR *.request                     propose another member for a run that goes on; --withdraw
   run DIR                                 take part as the owner of a folder
   status DIR...                           how these peers are doing; --watch goes on, --page 0
                                           shows it in a browser of this machine
@@ -124,12 +125,24 @@ def peer(arguments: Sequence[str]) -> int:
         raise ConfigError(f"unknown command 'peer {name}': {nearest(name, COMMANDS)}")
     try:
         return COMMANDS[name](rest)
+    except OSError as error:
+        raise RunError(_in_words(error)) from error
     except ImportError as error:
         if error.name not in ("zenoh", "cryptography"):
             raise
         raise ScoolError(
             f"peers need {error.name}, which is not installed: pip install 'scool[peer]'"
         ) from error
+
+
+def _in_words(error: OSError) -> str:
+    """What the system refuses, and what a person can do about it."""
+    what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{what}. Free some space, and give the command again: what was saved is whole"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{what}. Let the user of this command read and write there"
+    return f"{what}. Put that right, and give the command again: what was saved is whole"
 
 
 def _pilot(arguments: Sequence[str]) -> int:
@@ -216,6 +229,10 @@ def _export(arguments: Sequence[str]) -> int:
 
     command = tyro.cli(ExportCommand, args=list(arguments), prog="scool peer export")
     Agreement.read(command.folder)
+    if not (command.folder / RECORDS / "run.json").exists():
+        raise RunError(
+            f"{command.folder} has no model yet: `scool peer run {command.folder}` makes one"
+        )
     out = ["--out", str(command.out or command.folder / "export")]
     return export([str(command.folder / RECORDS), *out, *(["--onnx"] if command.onnx else [])])
 

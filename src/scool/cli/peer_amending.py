@@ -11,7 +11,7 @@ from scool.errors import ConfigError, printable
 
 @dataclass(frozen=True)
 class AmendCommand:
-    """Propose newcomers for a run that goes on, and sign.
+    """Propose newcomers for a run that goes on, and sign; or withdraw.
 
     The file holds no secret. Every member and newcomer signs it with `scool peer join DIR FILE`;
     when all have, it is in force wherever it is joined once more.
@@ -19,12 +19,15 @@ class AmendCommand:
 
     folder: tyro.conf.Positional[Path]
     """Of the member who proposes."""
-    requests: tyro.conf.Positional[tuple[Path, ...]]
+    requests: tyro.conf.Positional[tuple[Path, ...]] = ()
     """What the newcomers sent, of `scool peer init`."""
     out: Path = Path("run.amendment")
     """The file for all members and newcomers."""
     days: int = 30
     """How long the newcomers' certificates are valid."""
+    withdraw: bool = False
+    """Let go of the edition that this member has signed and that is not in force yet: a newcomer
+    vanished, or a member refuses. All who signed it do so, then somebody proposes another one."""
 
 
 def amend(arguments: Sequence[str]) -> int:
@@ -33,6 +36,10 @@ def amend(arguments: Sequence[str]) -> int:
     from scool.peer.owner import open_owner, read_bytes
 
     command = tyro.cli(AmendCommand, args=list(arguments), prog="scool peer amend")
+    if command.withdraw:
+        return _withdraw(command)
+    if not command.requests:
+        raise ConfigError("there is nobody to let in: give the newcomers' requests, or --withdraw")
     if command.out.exists():
         raise ConfigError(f"{command.out} is there already: give another --out")
     if not command.out.parent.is_dir():  # found out before anything is signed
@@ -47,6 +54,19 @@ def amend(arguments: Sequence[str]) -> int:
         print(f"  {wanted.name}  {wanted.address}  key {wanted.key}")
     print(f"{', '.join(made.lacking)} sign it with `scool peer join DIR {command.out}`, one after")
     print("another, with the file of the one before; then all join once more with the last file")
+    return 0
+
+
+def _withdraw(command: AmendCommand) -> int:
+    from scool.peer.editions import withdraw
+    from scool.peer.owner import open_owner
+
+    number = withdraw(command.folder, open_owner(command.folder).agreement)
+    print(
+        f"edition {number} is withdrawn. All others who have signed it withdraw it, too; then one"
+    )
+    print("of you proposes anew, with a higher number. Whoever has it in force already cannot sign")
+    print("that one: ask all before you do")
     return 0
 
 

@@ -5,8 +5,8 @@ id of the first (see `amendment.py`)."""
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -16,10 +16,11 @@ from torch import nn
 from scool.contracts import Method
 from scool.data.catalogue import DataConfig
 from scool.data.federation import Federation
-from scool.errors import ConfigError, DataError, RunError, require, unknown
+from scool.errors import ConfigError, DataError, RunError, ScoolError, require, unknown
 from scool.models import ModelConfig, initial_params
+from scool.peer.addresses import host_of
 from scool.peer.code import digest_of_code, function_of
-from scool.peer.identity import check_name, host_of
+from scool.peer.identity import check_name
 from scool.peer.offered import check_elastic, check_method
 from scool.recording.disk import write_bytes
 from scool.run.checks import checked_model
@@ -40,6 +41,21 @@ class Member:
     name: str
     address: str  # host:port, where it listens and others dial it
     leaf: str  # the fingerprint of its certificate
+
+
+def check_addresses(members: Iterable[Member]) -> None:
+    """Refuse two members at one address: only one of them could listen there.
+
+    Raises:
+        ConfigError: names both.
+    """
+    known: dict[str, str] = {}
+    for name, address, _ in map(astuple, members):
+        if known.setdefault(address, name) != name:
+            raise ConfigError(
+                f"{known[address]} and {name} have the same address, {address}: one of them makes "
+                "a new request with another port (scool peer init, in a new folder)"
+            )
 
 
 @dataclass(frozen=True)
@@ -124,7 +140,11 @@ class Agreement:
 
     def first_model(self, folder: Path) -> Params:
         """theta^0, which every member starts from."""
-        return first_model(self.builder(folder), self.inputs, self.outputs, self.seed)
+        return self.first_network(folder)[1]
+
+    def first_network(self, folder: Path) -> tuple[nn.Module, Params]:
+        """The same, with the network that it is of."""
+        return first_network(self.builder(folder), self.inputs, self.outputs, self.seed)
 
     def check(self) -> None:
         """Refuse an agreement that this program cannot keep.
@@ -150,8 +170,10 @@ class Agreement:
             check_elastic(method, self.method)
 
     def _check_rounds(self) -> None:
-        """Refuse a deadline, places and a number of peers that no run could keep."""
+        """Refuse rounds, a deadline, places and a number of peers that no run could keep."""
         members = len(self.members)
+        require(self.rounds >= 1, "rounds", self.rounds, "give 1 or more")
+        require(self.seed >= 0, "seed", self.seed, "give 0 or more")
         require(0 < self.deadline < math.inf, "deadline", self.deadline, "give seconds above 0")
         remedy = f"give 0, or {members} (the members) or more"
         require(self.places == 0 or self.places >= members, "places", self.places, remedy)
@@ -223,12 +245,12 @@ class Agreement:
         path = folder / NAME
         try:
             return cls.of(json.loads(path.read_bytes()), path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise RunError(
                 f"{folder} has no {NAME}: nobody has joined a run there. `scool peer join {folder} "
                 "INVITE` does; `scool peer pilot` makes ready folders for a trial"
             ) from None
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             raise RunError(f"{path} is damaged ({error}): bring back a copy") from error
 
 
@@ -241,9 +263,18 @@ def digest_of_model(theta0: Params) -> str:
     return f"sha256:{sha.hexdigest()}"
 
 
-def first_model(
+def first_network(
     network: ModelConfig | Callable[[], nn.Module], inputs: tuple[int, ...], outputs: int, seed: int
-) -> Params:
-    """theta^0 of a network for samples of a shape."""
+) -> tuple[nn.Module, Params]:
+    """A network for samples of a shape, and its theta^0.
+
+    Raises:
+        ScoolError: it cannot be built, or peers cannot train it.
+    """
     build = network.builder(inputs, outputs) if isinstance(network, ModelConfig) else network
-    return initial_params(checked_model(build), seed)[1]
+    try:
+        return initial_params(checked_model(build), seed)
+    except ScoolError:
+        raise
+    except Exception as error:  # of somebody's own function
+        raise ConfigError(f"the network cannot be built ({error!r}): correct it") from error

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from scool.errors import ConfigError, ScoolError, require
 from scool.peer.agreement import NAME as AGREEMENT
-from scool.peer.agreement import Agreement, Member
+from scool.peer.agreement import Agreement, Member, check_addresses
 from scool.peer.amendment import with_members
-from scool.peer.editions import PENDING, Editions, remember
+from scool.peer.editions import PENDING, Editions, is_remembered, next_number, remember
 from scool.peer.farewells import keep_farewells, read_farewells
 from scool.peer.identity import (
     DAYS,
@@ -52,18 +52,21 @@ def propose(owner: Owner, requests: Sequence[Wanted], days: int = DAYS) -> Invit
     names = [wanted.name for wanted in requests]
     if len(set(names)) < len(names):
         raise ConfigError(f"two requests have the same name ({', '.join(names)}): rename one")
-    before = owner.agreement
-    with_members(before, [Member(w.name, w.address, "") for w in requests])  # refuses first
-    key, authority = new_authority(f"{before.run} {before.edition + 1}", days)
+    before, farewells = owner.agreement, read_farewells(owner.folder)
+    asked = [Member(w.name, w.address, "") for w in requests]
+    check_addresses([*(m for m in before.members if m.name not in farewells), *asked])
+    edition = next_number(owner.folder, before)
+    with_members(before, asked, edition)  # refuses first
+    key, authority = new_authority(f"{before.run} {edition}", days)
     new = {wanted.name: sign_leaf(wanted, key, authority, days) for wanted in requests}
     members = [Member(w.name, w.address, fingerprint(new[w.name])) for w in requests]
     known = {name: read_bytes(owner.folder / MEMBERS / f"{name}.pem") for name in before.names}
     proposed = Invite(
-        with_members(before, members),
+        with_members(before, members, edition),
         read_bytes(Files.of(owner.folder).authority) + authority,
         known | new,
         (*owner.earlier, before),
-        farewells=read_farewells(owner.folder),
+        farewells=farewells,
     )
     proposed.check()
     return signed(owner.folder, owner.name, proposed)
@@ -88,7 +91,9 @@ class Amendment(NamedTuple):
 
     @property
     def is_signed(self) -> bool:
-        return self.name in self.invite.signatures
+        """By this owner, who has not withdrawn the signature."""
+        is_there = self.name in self.invite.signatures
+        return is_there and is_remembered(self.folder, self.invite.agreement)
 
     def terms(self) -> list[str]:
         """What the member agrees to, line by line."""
@@ -117,8 +122,13 @@ class Amendment(NamedTuple):
 
     def adopt(self) -> None:
         """From now on the newcomers may come here; a peer that runs takes it up after its round.
-        The agreement is written last: until then everything is as it was."""
+        The agreement is written last: until then everything is as it was.
+
+        Raises:
+            ConfigError: this owner has withdrawn its signature, and signed another.
+        """
         invite, folder = self.invite, self.folder
+        remember(folder, invite.agreement)
         for new in self.newcomers:
             write_bytes(folder / MEMBERS / f"{new.name}.pem", invite.leaves[new.name])
         write_bytes(Files.of(folder).authority, invite.authority)
@@ -126,7 +136,9 @@ class Amendment(NamedTuple):
         write_signatures(
             folder, known | {n.name: invite.signatures[n.name] for n in self.newcomers}
         )
-        Editions(invite.earlier, invite.signatures, invite.farewells).write(folder)
+        Editions(invite.earlier, invite.signatures, invite.farewells).write(
+            folder, invite.agreement.edition
+        )
         keep_farewells(folder, invite.farewells)
         invite.agreement.write(folder)
 
@@ -188,13 +200,13 @@ def signed(folder: Path, name: str, invite: Invite) -> Invite:
     Raises:
         ConfigError: the owner cannot sign it, or has signed another.
     """
+    key = read_bytes(Files.of(folder).key)
+    if not is_of(read_key(key), invite.leaves[name]):
+        raise ConfigError(f"the certificate of {name} in the file is not for the key here")
+    remember(folder, invite.agreement)  # also what was withdrawn, and is in the file
     if name not in invite.signatures:
-        key = read_bytes(Files.of(folder).key)
-        if not is_of(read_key(key), invite.leaves[name]):
-            raise ConfigError(f"the certificate of {name} in the file is not for the key here")
         leaves = [invite.leaves[other] for other in invite.agreement.names]
         keys = Keys(key, leaves, invite.agreement.place_of(name))
-        remember(folder, invite.agreement)
         own = {name: sign(invite.agreement, keys)}
         invite = invite._replace(signatures={**invite.signatures, **own})
     invite.write(folder / PENDING)

@@ -15,8 +15,9 @@ from scool.peer.agreement import Agreement, Member
 from scool.peer.identity import is_signed
 
 
-def with_members(agreement: Agreement, newcomers: Sequence[Member]) -> Agreement:
-    """The next edition, in which newcomers have the next places.
+def with_members(agreement: Agreement, newcomers: Sequence[Member], edition: int = 0) -> Agreement:
+    """The next edition, in which newcomers have the next places. It has the next number, or a
+    higher one where an edition with that number was withdrawn.
 
     Raises:
         ConfigError: the run cannot grow, or a name is taken.
@@ -33,7 +34,7 @@ def with_members(agreement: Agreement, newcomers: Sequence[Member]) -> Agreement
         agreement,
         members=members,
         places=max(agreement.places, len(members)) if agreement.places else 0,
-        edition=agreement.edition + 1,
+        edition=edition or agreement.edition + 1,
         before=agreement.sha256,
         founding=agreement.run,
     )
@@ -73,7 +74,8 @@ def check_editions(editions: Sequence[Agreement]) -> None:
         raise ConfigError("the first edition of the agreement is missing: ask for the file again")
     for one, next_ in pairwise(editions):
         newcomers = next_.members[len(one.members) :]
-        if not newcomers or next_ != with_members(one, newcomers):
+        is_later = next_.edition > one.edition
+        if not (newcomers and is_later and next_ == with_members(one, newcomers, next_.edition)):
             raise ConfigError(
                 f"edition {next_.edition} does not follow from edition {one.edition} of the "
                 "agreement by adding members: it is a forgery, or of another run. Sign nothing"

@@ -118,6 +118,10 @@ def verify(path: Path, head: str = "") -> Verified:
                 refused += found["what"] == "refused"
                 for name in found.get("to", ()):
                     left.setdefault(name, Counter())[found["what"]] += found["bytes"]
+    except FileNotFoundError:
+        raise RunError(
+            f"{path} is missing: `scool peer run` writes it, from its start on"
+        ) from None
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -16,6 +16,7 @@ from scool.types import Info
 
 NAME = "edition-{}.json"  # of a later edition: those before, and who signed this one
 SIGNED = "signed.json"  # which edition with a number this owner has signed: there is one
+WITHDRAWN = "withdrawn "
 PENDING = "pending.invite"  # the edition it has signed, as far as all have
 
 
@@ -26,13 +27,14 @@ class Editions(NamedTuple):
     signatures: Mapping[str, str] = {}  # under the edition in force
     farewells: Mapping[str, str] = {}  # of members that had left before
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path, number: int) -> None:
+        """`number` is that of the edition in force."""
         content = {
             "earlier": [edition.as_dict() for edition in self.earlier],
             "signatures": dict(self.signatures),
             "farewells": dict(self.farewells),
         }
-        path = folder / NAME.format(len(self.earlier) + 1)  # that of the edition in force stays
+        path = folder / NAME.format(number)
         write_bytes(path, json.dumps(content, indent=2).encode())
 
     @classmethod
@@ -64,24 +66,89 @@ class Editions(NamedTuple):
 
 
 def remember(folder: Path, agreement: Agreement) -> None:
-    """Note that this owner signs an edition: a second one with its number it will not sign, so that
-    no place can have two owners.
+    """Note that this owner signs an edition. Of those that could follow the one in force it signs
+    one, and after that only ones with a higher number, once it has withdrawn what it signed: so no
+    place can have two owners.
 
     Raises:
         ConfigError: it has signed another.
     """
-    path, number = folder / SIGNED, f"{agreement.run}/{agreement.edition}"
-    try:
-        known = dict(json.loads(path.read_bytes())) if path.exists() else {}
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{path} is damaged ({error}): bring back a copy") from error
-    if known.setdefault(number, agreement.sha256) != agreement.sha256:
+    known, now = _signed(folder, agreement.run), agreement.edition
+    last = max(known, default=0)
+    in_force = Agreement.read(folder).edition if (folder / AGREEMENT).exists() else last
+    same = known.get(last, "").removeprefix(WITHDRAWN) == agreement.sha256
+    is_open = last <= in_force or known[last].startswith(WITHDRAWN)
+    if now > last and not is_open:
         raise ConfigError(
-            f"this owner has signed another edition {agreement.edition} of the agreement already, "
-            "and two could give one place to two owners: all members sign the same one. Ask them "
-            f"which; {folder / PENDING} is the file as this owner has it"
+            f"this owner has signed edition {last} of the agreement already, which is not in force "
+            "yet, and two could give one place to two owners. "
+            f"{folder / PENDING} is the file as this owner has it: ask who lacks there to sign, or "
+            f"withdraw it with `scool peer amend {folder} --withdraw`"
         )
-    write_bytes(path, json.dumps(known, indent=2).encode())
+    if now < last or (now == last and not same):
+        raise ConfigError(
+            f"this owner has signed another edition {last} of the agreement already, and two could "
+            "give one place to two owners: all members sign the same one. Or all who have signed "
+            f"withdraw it (`scool peer amend {folder} --withdraw`), and one of them proposes anew"
+        )
+    _note(folder, agreement.run, now, agreement.sha256)
+
+
+def is_remembered(folder: Path, agreement: Agreement) -> bool:
+    """Whether this owner has signed an edition, and has not withdrawn it."""
+    return _signed(folder, agreement.run).get(agreement.edition) == agreement.sha256
+
+
+def next_number(folder: Path, agreement: Agreement) -> int:
+    """Of a proposal: above all that this owner has signed, also what it has withdrawn."""
+    return max([agreement.edition, *_signed(folder, agreement.run)]) + 1
+
+
+def withdraw(folder: Path, agreement: Agreement) -> int:
+    """Let go of what this owner has signed and that is not in force; its number.
+
+    Others may still hold the signature. That is safe where all members must sign: a later proposal
+    has a higher number and needs this owner, who then takes up nothing with a lower one; and who
+    has taken up the old one does not sign the new one. Where most are enough, some could complete
+    the old one and some the new one.
+
+    Raises:
+        ConfigError: there is none, or it could be in force without this owner.
+    """
+    known = _signed(folder, agreement.run)
+    last = max(known, default=0)
+    if last <= agreement.edition or known[last].startswith(WITHDRAWN):
+        raise ConfigError(
+            f"there is nothing to withdraw: {folder} has signed no edition of the agreement that "
+            "is not in force"
+        )
+    if agreement.signers == "most":
+        raise ConfigError(
+            "a signature cannot be withdrawn with signers = 'most': some members could let in one "
+            f"newcomer with it, and some another. Ask who lacks in {folder / PENDING} to sign, or "
+            "make a new agreement"
+        )
+    _note(folder, agreement.run, last, WITHDRAWN + known[last])
+    (folder / PENDING).unlink(missing_ok=True)
+    return last
+
+
+def _signed(folder: Path, run: str) -> dict[int, str]:
+    """By number, the hashes of the editions of a run that this owner has signed."""
+    every = _read_signed(folder / SIGNED)
+    return {int(n.rpartition("/")[2]): h for n, h in every.items() if n.startswith(f"{run}/")}
+
+
+def _note(folder: Path, run: str, edition: int, content: str) -> None:
+    found = _read_signed(folder / SIGNED) | {f"{run}/{edition}": content}
+    write_bytes(folder / SIGNED, json.dumps(found, indent=2).encode())
+
+
+def _read_signed(path: Path) -> dict[str, str]:
+    try:
+        return dict(json.loads(path.read_bytes())) if path.exists() else {}
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"{path} is damaged ({error}): bring back a copy") from error
 
 
 @final

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from scool.errors import ConfigError, require
+from scool.peer.addresses import host_of
 
 DAYS = 30  # that a leaf is valid
 SLACK = datetime.timedelta(hours=1)  # by which clocks may differ
@@ -30,18 +31,6 @@ def check_name(name: str) -> str:
         is_plain, "name", name, "give up to 39 of a-z, 0-9 and -, starting with one of a-z, 0-9"
     )
     return name
-
-
-def host_of(address: str) -> str:
-    """The host of `host:port`.
-
-    >>> host_of("[::1]:7447"), host_of("a.example.org:7447")
-    ('::1', 'a.example.org')
-    """
-    host, colon, port = address.rpartition(":")
-    is_right = bool(colon and host) and port.isdigit() and 0 < int(port) < 65536
-    require(is_right, "address", address, "give HOST:PORT, e.g. a.example.org:7447")
-    return host.strip("[]")
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -193,7 +182,7 @@ class Keys:
         """`key` and `leaves` are PEM, in the order of the places.
 
         Raises:
-            ConfigError: the key is not that of the leaf, or the leaf is not valid now.
+            ConfigError: the key is not that of the leaf.
         """
         found = read_key(key)
         if not is_of(found, leaves[place]):
@@ -201,7 +190,6 @@ class Keys:
         self._key = found
         self._public = [load(leaf).public_key() for leaf in leaves]
         self._leaf = load(leaves[place])
-        self.check_time()
 
     def check_time(self) -> None:
         """Raises:
@@ -245,8 +233,9 @@ def check_time(leaf: x509.Certificate, what: str) -> None:
     now = datetime.datetime.now(datetime.UTC)
     if now > leaf.not_valid_after_utc:
         raise ConfigError(
-            f"{what} expired on {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC: make the run "
-            "again with new certificates, or set the clock of this machine right"
+            f"{what} expired on {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC: set the clock of "
+            "this machine right if it is wrong. Else a run ends here with what it has learned, and "
+            "more rounds need a new agreement (`scool peer invite --days` says for how long)"
         )
     if now < leaf.not_valid_before_utc:
         raise ConfigError(

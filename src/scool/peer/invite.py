@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scool.errors import ConfigError, RunError, require
+from scool.peer.addresses import check_dialled
 from scool.peer.agreement import Agreement, Member
 from scool.peer.amendment import check_editions, check_signed, lacking
 from scool.peer.authorities import check_authorities, check_leaf
@@ -17,7 +18,6 @@ from scool.peer.identity import (
     Wanted,
     check_name,
     fingerprint,
-    host_of,
     new_authority,
     new_key,
     pem,
@@ -38,10 +38,8 @@ def make_owner(folder: Path, name: str, address: str, data: str = "data.npz") ->
         ConfigError: a name, an address or the folder is not possible.
     """
     check_name(name)
-    host_of(address)
-    if folder.exists() and any(folder.iterdir()):
-        raise ConfigError(f"{folder} is not empty: choose another folder, or another name")
-    folder.mkdir(parents=True, exist_ok=True)
+    check_dialled(address)
+    new_folder(folder)
     key = new_key()
     write_key(Files.of(folder).key, key)
     asked = pem(request(name, address, key))
@@ -49,6 +47,21 @@ def make_owner(folder: Path, name: str, address: str, data: str = "data.npz") ->
     settings = f"name = {json.dumps(name)}\ndata = {json.dumps(data)}\n"  # as TOML writes it, too
     write_bytes(folder / SETTINGS, settings.encode())
     return read_request(asked)
+
+
+def new_folder(folder: Path) -> None:
+    """Make a folder, or take an empty one.
+
+    Raises:
+        ConfigError: something is there, or it cannot be made.
+    """
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            raise ConfigError(f"{folder} is not empty: choose another folder, or another name")
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = f"cannot make the folder {folder} ({error.strerror})"
+        raise ConfigError(f"{why}: choose another one") from error
 
 
 class Invite(NamedTuple):

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from scool.algorithms.local_only import LocalOnly
 from scool.algorithms.tracks import Tracks
-from scool.columns import human_bytes
 from scool.data.federation import Federation
-from scool.errors import ConfigError, RunError, printable
+from scool.errors import ConfigError, DataError, QuarantineError, RunError, printable
 from scool.peer.agreement import Agreement
 from scool.peer.editions import Editions
 from scool.peer.farewells import keep_farewells
 from scool.peer.identity import Files, Keys, is_of, read_key, read_request
 from scool.peer.invite import Invite
+from scool.peer.leaving import check_not_left
 from scool.peer.owner import (
     MEMBERS,
     RECORDS,
@@ -25,6 +25,7 @@ from scool.peer.owner import (
     sign,
     write_signatures,
 )
+from scool.peer.rehearsal import rehearse
 from scool.recording.disk import write_bytes
 from scool.run.loop import fit
 
@@ -54,7 +55,6 @@ class Candidate(NamedTuple):
     def terms(self) -> list[str]:
         """What the owner agrees to, and what leaves this machine, line by line."""
         agreement = self.invite.agreement
-        model = sum(t.numel() * t.element_size() for t in self._model().values())
         lines = [
             f"run {agreement.run}: {agreement.method}, {agreement.rounds} rounds, {agreement.mode}",
             "members, and the certificates that are pinned:",
@@ -63,28 +63,38 @@ class Candidate(NamedTuple):
             you = "  (you)" if member.name == self.settings.name else ""
             lines.append(f"  {member.name}  {member.address}  {member.leaf[:23]}...{you}")
         targets = ", mean and spread of the targets" if self.own.task == "regression" else ""
-        told = "in every round: some numbers about all your samples together, such as a mean loss"
         return [
             *lines,
             "what leaves this machine, to the other members and nobody else:",
             f"  once: how many samples there are{targets}; your signature under the agreement",
-            f"  in every round: your model ({human_bytes(model)}), to members that ask for it",
-            "  in every round: how well the models of others do on your data, as one number each",
-            *([f"  {told}"] if "gather" in agreement.build_method().verbs else []),
+            *(f"  {line}" for line in self._in_every_round()),
             "what stays: samples, labels, the private key; audit.jsonl lists whatever left",
             "what a member can still do, such as guess at data from models: docs/peers.md",
         ]
 
-    def _model(self) -> dict:
+    def _in_every_round(self) -> list[str]:
+        """What leaves, and how much of it, as a rehearsal shows."""
         agreement = self.invite.agreement
-        agreement.check_start(self.folder)
-        return agreement.first_model(self.folder)
+        method, others = agreement.build_method(), len(agreement.members) - 1
+        sent = rehearse(agreement, self.own, self.folder)
+        lines = [f"in every round: {sent.words}"]
+        if "cross_loss" in method.verbs:
+            told = "how well the models of others do on your data, as one number each"
+            lines.append(f"in every round: {told}")
+        if "gather" in method.verbs:
+            told = "some numbers about all your samples together, such as a mean loss"
+            lines.append(f"in every round: {told}")
+        lines.append(f"all of a round, to all members together: up to {sent.total(others)}")
+        if isinstance(method.plain, Tracks):
+            lines[-1] += "; half of it or less when it is settled which kinds of cooperation pay"
+        return lines
 
     def join(self, alone: list[float]) -> None:
         """Sign the agreement, and put everything that `run` needs into the folder."""
         agreement, folder = self.invite.agreement, self.folder
         leaves = [self.invite.leaves[name] for name in agreement.names]
         keys = Keys(read_bytes(Files.of(folder).key), leaves, self.place)
+        keys.check_time()
         (folder / MEMBERS).mkdir(exist_ok=True)
         for name, leaf in zip(agreement.names, leaves, strict=True):
             write_bytes(folder / MEMBERS / f"{name}.pem", leaf)
@@ -95,7 +105,9 @@ class Candidate(NamedTuple):
         first = next(edition for edition in (*earlier, agreement) if name in edition.names)
         write_signatures(folder, {name: sign(first, keys)})
         if earlier:
-            Editions(earlier, self.invite.signatures, self.invite.farewells).write(folder)
+            Editions(earlier, self.invite.signatures, self.invite.farewells).write(
+                folder, agreement.edition
+            )
             keep_farewells(folder, self.invite.farewells)
         agreement.write(folder)
 
@@ -103,19 +115,26 @@ class Candidate(NamedTuple):
 def train_alone(folder: Path, agreement: Agreement, own: Federation, rounds: int) -> list[float]:
     """See `Candidate.alone`. Where the method finds a learning rate, so does this one."""
     sgd = agreement.build_method().sgd
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = fit(
-            own,
-            agreement.builder(folder),
-            LocalOnly(sgd=sgd) if sgd.lr else Tracks(kinds="alone", sgd=sgd),
-            rounds=rounds,
-            seed=agreement.seed,
-            device="cpu",
-            checkpoint_every=0,
-            verbose=False,
-        )
-    return [row["scores"][0] for row in found.history]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = fit(
+                own,
+                agreement.builder(folder),
+                LocalOnly(sgd=sgd) if sgd.lr else Tracks(kinds="alone", sgd=sgd),
+                rounds=rounds,
+                seed=agreement.seed,
+                device="cpu",
+                checkpoint_every=0,
+                verbose=False,
+            )
+    except QuarantineError as error:
+        raise DataError(
+            "training alone on these data gives numbers that are not finite: standardise inputs "
+            "and targets, or agree on a lower lr"
+        ) from error
+    scores = [row["scores"][0] for row in found.history]
+    return scores if None not in scores else []
 
 
 def write_alone(folder: Path, scores: list[float]) -> None:
@@ -137,6 +156,7 @@ def consider(folder: Path, path: Path) -> Candidate:
     Raises:
         ScoolError: says what does not fit, and what to do. Nothing has been changed.
     """
+    check_not_left(folder)
     settings = Settings.read(folder)
     invite, name = Invite.read(path), settings.name
     if name not in invite.agreement.names:
@@ -178,6 +198,15 @@ def describe(own: Federation, scores: list[float], say: Callable[[str], None]) -
     said = ", ".join(f"{count} {part}" for part, count in parts if count)
     shape = "x".join(map(str, own.input_shape))
     say(f"data: {said} samples of shape {shape}, {own.num_outputs} outputs")
+    train, mine = own.train, own.train.mask[0]
+    if own.task == "classification" and len(train.y[0, mine].unique()) == 1:
+        say("warning: all training samples are of one class: alone a model learns a constant")
+    if not scores:
+        say(
+            "warning: no test samples, so nobody can tell how good the model will be: give x_test "
+            "and y_test, or raise test_fraction in peer.toml"
+        )
+        return
     rounds = "1 round" if len(scores) == 1 else f"{len(scores)} rounds"
     measure = "accuracy" if own.task == "classification" else "R2"
     say(f"alone, after {rounds} of training here: {measure} {printable(format(scores[-1], '.2f'))}")

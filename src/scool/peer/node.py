@@ -88,6 +88,7 @@ def _take_part(
     agreement = owner.agreement
     check_not_left(owner.folder)
     check_open(owner)
+    owner.keys.check_time()
     own, method, model = owner.load(), agreement.build_method(), agreement.builder(owner.folder)
     agreement.check_start(owner.folder)
     if method.validation:

@@ -1,18 +1,27 @@
 """An owner's folder: its private `peer.toml`, its keys, and its data."""
 
+import contextlib
 import json
+import re
 import tomllib
+import warnings
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from scool.data.arrays import from_arrays
-from scool.data.federation import Federation
+from scool.data.federation import Federation, Split
 from scool.errors import ConfigError, DataError, ScoolError, nearest, require
-from scool.peer.agreement import Agreement
+from scool.peer.addresses import host_of
+from scool.peer.agreement import Agreement, Member
+from scool.peer.authorities import check_leaf
 from scool.peer.code import function_of
+from scool.peer.data import PARTS
 from scool.peer.editions import Editions
 from scool.peer.identity import Files, Keys, fingerprint
 from scool.peer.table import ENDINGS, read_own_table
@@ -45,11 +54,16 @@ class Settings(NamedTuple):
         for name, value in found.items():
             if name not in cls._fields:
                 raise ConfigError(f"unknown option {name!r}: {nearest(name, cls._fields)}")
-            kind = float if name == "test_fraction" else str
-            require(isinstance(value, kind), name, value, f"give a {kind.__name__} in {path}")
+            is_share = name == "test_fraction"
+            is_right = type(value) in (float, int) if is_share else isinstance(value, str)
+            what = "a number" if is_share else "a text"
+            require(is_right, name, value, f"give {what} in {path}")
         if "name" not in found:
             raise ConfigError(f"{path} lacks 'name': write name = \"...\"")
-        return cls(**found)
+        settings = cls(**found)
+        if settings.listen:
+            host_of(settings.listen)
+        return settings
 
 
 class Owner(NamedTuple):
@@ -75,7 +89,10 @@ class Owner(NamedTuple):
     def signatures(self) -> dict[str, str]:
         """Who has signed the agreement, as far as is known here: name -> signature under the first
         edition with that member, which it shows whenever it connects."""
-        return json.loads(read_bytes(self.folder / SIGNATURES))
+        found = json.loads(read_bytes(self.folder / SIGNATURES))
+        if not isinstance(found, dict):
+            raise ValueError("no signatures by name")
+        return found
 
     def first_with(self, place: int) -> Agreement:
         """The edition with which a member came."""
@@ -103,22 +120,52 @@ class Owner(NamedTuple):
 
 
 def load_data(folder: Path, settings: Settings, agreement: Agreement) -> Federation:
-    """The data that `peer.toml` names, checked against the agreement."""
+    """The data that `peer.toml` names, checked against the agreement.
+
+    Raises:
+        DataError: they cannot be read, are of another kind, or hold numbers that are not finite.
+    """
+    try:
+        with warnings.catch_warnings():  # of clients in general; `describe` says it of this one
+            warnings.simplefilter("ignore")
+            own = _load(folder, settings, agreement)
+    except DataError as error:
+        raise DataError(re.sub(r"\bclient 0\b", settings.name, str(error))) from error
+    agreement.check_data(own)
+    _check_finite(own)
+    return own
+
+
+def _load(folder: Path, settings: Settings, agreement: Agreement) -> Federation:
     if settings.data.endswith(ENDINGS):
         where, share = folder / settings.data, settings.test_fraction
-        own = read_own_table(where, agreement.table, settings.name, share, agreement.seed)
-    else:
-        is_regression = agreement.task == "regression"
-        own = from_arrays(
-            [_read(settings.data, folder)],
-            name=settings.name,
-            task="regression" if is_regression else "classification",
-            num_classes=None if is_regression else agreement.outputs,
-            test_fraction=settings.test_fraction,
-            seed=agreement.seed,
-        )
-    agreement.check_data(own)
-    return own
+        return read_own_table(where, agreement.table, settings.name, share, agreement.seed)
+    is_regression = agreement.task == "regression"
+    return from_arrays(
+        [_read(settings.data, folder)],
+        name=settings.name,
+        task="regression" if is_regression else "classification",
+        num_classes=None if is_regression else agreement.outputs,
+        test_fraction=settings.test_fraction,
+        seed=agreement.seed,
+    )
+
+
+def _check_finite(own: Federation) -> None:
+    for part in PARTS:
+        split = getattr(own, part)
+        mine = split.mask[0]
+        rows = [side.flatten(1).isfinite().all(dim=1) for side in _sides(split, mine)]
+        if bad := int((~torch.stack(rows).all(dim=0)).sum()):
+            raise DataError(
+                f"{bad} of {int(mine.sum())} {part} samples hold numbers that are not finite: "
+                "leave these rows out, or fill them"
+            )
+
+
+def _sides(split: Split, mine: Tensor) -> tuple[Tensor, Tensor]:
+    """(n, 1, ...) inputs and targets."""
+    return split.x[split.index[0, mine]][:, None], split.y[0, mine][:, None]
 
 
 def sign(agreement: Agreement, keys: Keys) -> str:
@@ -154,15 +201,14 @@ def open_owner(folder: Path) -> Owner:
     agreement = Agreement.read(folder)
     agreement.check()
     settings = Settings.read(folder)
-    place = agreement.place_of(settings.name)
-    files = Files.of(folder)
-    leaves = [read_bytes(folder / MEMBERS / f"{name}.pem") for name in agreement.names]
-    for member, leaf in zip(agreement.members, leaves, strict=True):
-        if fingerprint(leaf) != member.leaf:
-            raise ConfigError(
-                f"the certificate of {member.name} is not the one agreed on: bring back "
-                f"{MEMBERS}/{member.name}.pem"
-            )
+    if settings.name not in agreement.names:
+        raise ConfigError(
+            f"{folder / SETTINGS} says name = {settings.name!r}, and the members of the run in "
+            f"{folder} are {', '.join(agreement.names)}: write the name of this owner"
+        )
+    place, files = agreement.place_of(settings.name), Files.of(folder)
+    leaves = [_read_leaf(folder, member) for member in agreement.members]
+    _check_authority(files, settings.name, leaves[place])
     if read_bytes(files.leaf) != leaves[place]:
         raise ConfigError(f"leaf.pem is not the certificate of {settings.name}: bring it back")
     keys = Keys(read_bytes(files.key), leaves, place)
@@ -176,11 +222,33 @@ def open_owner(folder: Path) -> Owner:
     return owner
 
 
+def _check_authority(files: Files, name: str, leaf: bytes) -> None:
+    authorities = read_bytes(files.authority)
+    try:
+        check_leaf(leaf, name, authorities, is_new=False)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{files.authority} does not hold the authority of leaf.pem: bring back a copy"
+        ) from error
+
+
+def _read_leaf(folder: Path, member: Member) -> bytes:
+    """The pinned certificate of a member."""
+    path = folder / MEMBERS / f"{member.name}.pem"
+    leaf = read_bytes(path)
+    with contextlib.suppress(ConfigError):  # it is no certificate at all
+        if fingerprint(leaf) == member.leaf:
+            return leaf
+    raise ConfigError(f"{path} is not the certificate that was agreed on: bring back a copy")
+
+
 def read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror}): bring it back") from error
+        raise ConfigError(
+            f"{path} cannot be read ({error.strerror}): give the right name, or bring it back"
+        ) from error
 
 
 def _read(data: str, folder: Path) -> Any:
@@ -190,9 +258,10 @@ def _read(data: str, folder: Path) -> Any:
         try:
             with np.load(path, allow_pickle=False) as file:
                 return {name: file[name] for name in file.files}
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            why = getattr(error, "strerror", None) or "it is no file of numpy arrays"
             raise DataError(
-                f"data = {data!r} cannot be read ({error}): put a file there with x_train, "
+                f"data = {data!r} cannot be read ({why}): put a file there with x_train, "
                 "y_train, x_test and y_test (or x and y), or name a function, as module:function"
             ) from error
     if ":" not in data:
@@ -202,3 +271,5 @@ def _read(data: str, folder: Path) -> Any:
         return function_of(data, folder, "data")()
     except ScoolError as error:
         raise DataError(str(error)) from error
+    except Exception as error:  # of somebody's own code
+        raise DataError(f"data = {data!r} fails ({error!r}): try the function in Python") from error

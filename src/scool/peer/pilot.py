@@ -10,13 +10,13 @@ import numpy as np
 from scool.data.catalogue import DataConfig, load
 from scool.data.federation import Federation
 from scool.errors import ConfigError
+from scool.peer.addresses import check_dialled
 from scool.peer.agreement import Agreement, Member
 from scool.peer.identity import (
     Files,
     Keys,
     check_name,
     fingerprint,
-    host_of,
     new_authority,
     new_key,
     pem,
@@ -25,6 +25,7 @@ from scool.peer.identity import (
     sign_leaf,
     write_key,
 )
+from scool.peer.invite import new_folder
 from scool.peer.owner import MEMBERS, SETTINGS, sign, write_signatures
 from scool.peer.terms import Kind, Terms, agree
 
@@ -49,14 +50,13 @@ def make_pilot(
         raise ConfigError("a pilot needs two members or more: give name=host:port for each")
     for name, address in addresses.items():
         check_name(name)
-        host_of(address)
-    if folder.exists() and any(folder.iterdir()):
-        raise ConfigError(f"{folder} is not empty: choose another folder")
-    federation = federation or load(DataConfig(clients=len(addresses), groups=2), trial.seed)
+        check_dialled(address)
+    federation = federation or digits_for(len(addresses), trial.seed)
     authority_key, authority = new_authority("pilot")
     leaves: dict[str, bytes] = {}
     members = [Member(name, address, "") for name, address in addresses.items()]
     agree(trial, members, Kind.of(federation), options, model)  # refuses before anything is written
+    new_folder(folder)
     for name, address in addresses.items():
         files, key = Files.of(_new(folder / name)), new_key()
         write_key(files.key, key)
@@ -69,6 +69,12 @@ def make_pilot(
     for place, name in enumerate(addresses):
         _fill(folder / name, agreement, leaves, federation, place)
     return [folder / name for name in addresses]
+
+
+def digits_for(owners: int, seed: int) -> Federation:
+    """Digits of owners in up to two groups that name them differently, of whom nobody is alone: who
+    has nobody to learn from shows nothing in a trial."""
+    return load(DataConfig(clients=owners, groups=2 if owners >= 4 else 1), seed)
 
 
 def _new(folder: Path) -> Path:

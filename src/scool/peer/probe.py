@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
-from scool.peer.identity import Files, host_of
+from scool.peer.addresses import host_of
+from scool.peer.identity import Files
 
 SECONDS = 3.0  # for each step of a connection
 ALERT = 1.0  # seconds in which the other end refuses our certificate, if it does
@@ -27,6 +28,8 @@ def probe(address: str, files: Files) -> str:
     """What is wrong with a member at an address; empty where a connection of this run succeeds."""
     host, port = host_of(address), int(address.rpartition(":")[2])
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if not files.key.exists():
+        return f"{files.key} is gone: was the folder moved?"
     try:
         context.load_verify_locations(files.authority)
         context.load_cert_chain(files.leaf, files.key)

@@ -20,6 +20,10 @@ from scool.types import Info
 
 NAME = "status.json"
 PATIENCE = 3.0  # seconds after which a person is told whom this peer waits for
+ANEW = "a peer that runs writes it anew"
+ALWAYS = set(
+    "name run method mode measure rounds round state members here left time problems".split()
+)
 DOUBT = 8.0  # seconds after which it finds out why they do not answer
 PAUSE = 0.2  # seconds between two rounds that are written: people read no faster
 
@@ -37,7 +41,8 @@ class StatusFile:
         self._gone: list[str] = []
         self._scores: list[float | None] = []
         self._written, self._is_stale = 0.0, False
-        self._known: dict[str, Any] = {"state": "connecting", "round": 0, "waiting_for": []}
+        self._known: dict[str, Any] = {"state": "connecting", "waiting_for": []}
+        self._known["round"] = _rounds_done(owner.records)
         self._known["alone"] = read_alone(owner.folder)
         self._write()
 
@@ -62,7 +67,7 @@ class StatusFile:
         self._is_stale = True
         if time.monotonic() >= self._written + PAUSE:
             self._write()
-        self._check_left()
+        self._check_left(is_last=self._known["round"] == self._owner.agreement.rounds)
 
     def end(self, result: Any) -> None:
         self._known |= {"state": "finished"}
@@ -73,12 +78,14 @@ class StatusFile:
         self._known |= {"state": state, "why": why, "waiting_for": []}
         self._write()
 
-    def _check_left(self) -> None:
+    def _check_left(self, is_last: bool = False) -> None:
         """Raises:
         KeyboardInterrupt: the owner has left the run, as if by Ctrl-C.
-        ConfigError: the own certificate has expired: nobody hears this peer any more.
+        ConfigError: the own certificate has expired: nobody hears this peer any more. After the
+            last round nobody has to.
         """
-        self._owner.keys.check_time()
+        if not is_last:
+            self._owner.keys.check_time()
         if has_left(self._owner.folder) and self._known["state"] != "finished":
             raise KeyboardInterrupt
 
@@ -131,18 +138,29 @@ class StatusFile:
         self._written, self._is_stale = time.monotonic(), False
 
 
+def _rounds_done(records: Path) -> int:
+    """How far a run has come that goes on."""
+    if not (records / "run.json").exists():
+        return 0
+    return int(RunFolder.open(records).header.get("rounds_done", 0))
+
+
 def read_status(folder: Path) -> dict[str, Any]:
     """What the peer of a folder wrote last.
 
     Raises:
         RunError: it never ran, or the file is damaged.
     """
+    path = folder / NAME
     try:
-        return json.loads((folder / NAME).read_bytes())
-    except FileNotFoundError:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
         raise RunError(f"{folder} has no {NAME}: start the peer with `scool peer run`") from None
-    except ValueError as error:
-        raise RunError(f"{folder / NAME} is damaged: {error}") from error
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} is damaged ({error}): {ANEW}") from error
+    if not isinstance(found, dict) or not found.keys() >= ALWAYS:
+        raise RunError(f"{path} is damaged: {ANEW}")
+    return found
 
 
 def with_names(words: str, names: Sequence[str]) -> str:

@@ -26,6 +26,8 @@ def check_table(table: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: names the field.
     """
+    if not isinstance(table, Mapping):
+        raise ConfigError('table is not possible: write [table], and label = "..." below it')
     for name in table:
         if name not in FIELDS:
             raise ConfigError(f"unknown option {name!r} in [table]: {nearest(name, FIELDS)}")
@@ -38,8 +40,23 @@ def check_table(table: Mapping[str, Any]) -> None:
     for values in [*lists, *categories.values()]:
         if not isinstance(values, list | tuple) or not all(isinstance(v, str) for v in values):
             raise ConfigError(f"{values!r} in [table] is not possible: give a list of texts")
+        if len(set(values)) < len(values):
+            raise ConfigError(f"{values!r} in [table] is not possible: name each once")
+    _check_columns(table)
     if not features_of(table):
         raise ConfigError("[table] has no column to learn from: name some in numbers or categories")
+
+
+def _check_columns(table: Mapping[str, Any]) -> None:
+    """Refuse a column with two meanings, and a single class."""
+    columns = [table["label"], *table.get("numbers", []), *table.get("categories", {})]
+    twice = [name for place, name in enumerate(columns) if name in columns[:place]]
+    if twice:
+        raise ConfigError(
+            f"column {twice[0]!r} stands twice in [table]: it is the label, a number or a category"
+        )
+    if len(table.get("classes", [])) == 1:
+        raise ConfigError("classes in [table] is not possible: give two or more, or none at all")
 
 
 def features_of(table: Mapping[str, Any]) -> list[str]:

@@ -16,8 +16,9 @@ from scool.peer.agreement import (
     Member,
     Mode,
     Signers,
+    check_addresses,
     digest_of_model,
-    first_model,
+    first_network,
 )
 from scool.peer.code import digest_of_code, function_of
 from scool.peer.offered import averaging_models, check_method, on_peers
@@ -69,6 +70,8 @@ class Kind(NamedTuple):
             ConfigError: it is missing, or cannot be.
         """
         if "table" in given:
+            if "data" in given:
+                raise ConfigError("run.toml has [table] and [data]: keep one of them")
             table = given["table"]
             check_table(table)
             classes = len(table.get("classes", []))
@@ -84,13 +87,16 @@ class Kind(NamedTuple):
             if name not in cls._fields[:3]:
                 raise ConfigError(f"unknown option {name!r}: {nearest(name, cls._fields)}")
         task, inputs = data.get("task", "classification"), data.get("inputs")
-        is_shape = isinstance(inputs, list) and bool(inputs) and all(type(n) is int for n in inputs)
+        sizes = inputs if isinstance(inputs, list) else []
+        is_shape = bool(sizes) and all(type(n) is int and n > 0 for n in sizes)
         require(is_shape, "inputs", inputs, "give the shape of a sample, such as [13]")
         is_task = task in ("classification", "regression")
         require(is_task, "task", task, "give classification or regression")
         outputs = data.get("outputs")
-        is_count = type(outputs) is int and outputs > 0
-        require(is_count, "outputs", outputs, "give the number of classes, or of targets")
+        is_count = type(outputs) is int and outputs > (task == "classification")
+        require(
+            is_count, "outputs", outputs, "give the number of classes (2 or more), or of targets"
+        )
         return cls(task, tuple(data["inputs"]), data["outputs"])
 
 
@@ -111,9 +117,10 @@ def agree(
     Raises:
         ScoolError: says what is not possible.
     """
+    check_addresses(members)
     method = _method(terms, options or {})
     about, network = _network(terms.method, model or {}, folder)
-    theta0 = first_model(network, kind.inputs, kind.outputs, terms.seed)
+    _, theta0 = first_network(network, kind.inputs, kind.outputs, terms.seed)
     found = Agreement(
         **{f.name: getattr(terms, f.name) for f in fields(terms)},
         algorithm=as_dict(method),

@@ -179,7 +179,10 @@ def _cannot_listen(address: str, why: str) -> str:
     port = address.rpartition(":")[2]
     elsewhere = f'say in peer.toml where to listen, e.g. listen = "0.0.0.0:{port}"'
     if "in use" in why:
-        return f"cannot listen on {address}: another program has the port. End it, or {elsewhere}"
+        return (
+            f"cannot listen on {address}: another program has the port, perhaps another "
+            "peer. End it, and start again"
+        )
     if "lookup" in why or "assign" in why:
         return (
             f"cannot listen on {address}: it is no address of this machine. Behind a router or in "

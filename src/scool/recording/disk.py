@@ -60,8 +60,10 @@ def write_bytes(path: Path, *content: Bytes, durable: bool = True) -> None:
 
 
 def _remedy(error: OSError) -> str:
+    if error.errno == errno.ENOENT:
+        return "Was the folder moved? Bring it back; what was written before is intact"
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    remedy = "Free some space or choose another --out" if is_full else "Choose another --out"
+    remedy = "Free some space, or choose another folder" if is_full else "Choose another folder"
     return f"{remedy}; what was written before is intact"
 
 
