@@ -12,7 +12,7 @@ from rich.console import Console
 
 pytest.importorskip("cryptography", reason="pip install scool[peer]")
 
-from peer.test_node import made, pilot, take_part  # noqa: F401
+from peer.pilots import take_part
 from scool.cli.main import run_command
 from scool.errors import ScoolError
 from scool.peer.node import run_owner
@@ -130,7 +130,7 @@ def test_the_page_is_for_this_machine_and_can_only_be_looked_at() -> None:
 
 
 def test_a_finished_run_is_seen_and_watched_to_its_end(
-    pilot: Path,  # noqa: F811
+    pilot: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     take_part(pilot)
@@ -146,7 +146,7 @@ def test_a_finished_run_is_seen_and_watched_to_its_end(
     assert [peer["is_running"] for peer in found] == [False] * 4
 
 
-def test_a_folder_has_one_peer_at_a_time(pilot: Path) -> None:  # noqa: F811
+def test_a_folder_has_one_peer_at_a_time(pilot: Path) -> None:
     owner = open_owner(pilot / "bob")
     with holding(owner.folder / LOCK) as is_ours:
         assert is_ours
