@@ -1,13 +1,17 @@
-"""Processes of owners, started fast."""
+"""Folders of owners, and processes of theirs that are started fast."""
 
 import multiprocessing
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from peer.pilots import ADDRESSES, OPTIONS, ROUNDS
 from peer.warm import take_part
+from scool.peer.pilot import Trial, make_pilot
+from toys import classification
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +38,15 @@ def start() -> Any:
         del os.environ["PYTHONPATH"]
     else:
         os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made") / "pilot"
+    make_pilot(folder, ADDRESSES, Trial(rounds=ROUNDS), OPTIONS, classification())
+    return folder
+
+
+@pytest.fixture
+def pilot(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "pilot"))

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("cryptography", reason="pip install scool[peer]")
 
-from peer.test_node import NAMES, made, pilot, take_part  # noqa: F401
+from peer.pilots import NAMES, take_part
 from scool.cli.main import run_command
 from scool.errors import ScoolError
 from scool.peer.audit import FIRST, MOST, NAME, Audit, verify
@@ -20,7 +20,7 @@ from scool.peer.status import read_status
 
 
 def test_the_log_of_a_run_accounts_for_every_byte(
-    pilot: Path,  # noqa: F811
+    pilot: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     take_part(pilot)

@@ -25,7 +25,7 @@ from scool.recording.folder import RunFolder
 
 pytest.importorskip("cryptography", reason="pip install scool[peer]")
 
-from peer.test_node import ADDRESSES, NAMES, live, simulated
+from peer.pilots import ADDRESSES, NAMES, live, simulated
 from scool.peer.pilot import Trial, make_pilot
 from toys import classification, tanh_net
 

@@ -10,7 +10,7 @@ from scool.errors import ConfigError
 
 pytest.importorskip("cryptography", reason="pip install scool[peer]")
 
-from peer.test_node import ADDRESSES, NAMES, OPTIONS, ROUNDS, take_part
+from peer.pilots import ADDRESSES, NAMES, OPTIONS, ROUNDS, take_part
 from scool.peer import pilot as pilots
 from scool.peer.identity import Keys, common_name, sign_leaf
 from scool.peer.leaving import has_left

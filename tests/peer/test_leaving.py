@@ -18,7 +18,7 @@ from scool.types import Info
 
 pytest.importorskip("cryptography", reason="pip install scool[peer]")
 
-from peer.test_node import ADDRESSES, NAMES, simulated
+from peer.pilots import ADDRESSES, NAMES, simulated
 from scool.peer.node import run_owner
 from scool.peer.owner import open_owner
 from scool.peer.pilot import Trial, make_pilot

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,70 +11,23 @@ import torch
 
 import scool
 from scool.cli.main import run_command
-from scool.data.arrays import from_arrays
 from scool.errors import ScoolError
 from scool.graph.edges import as_matrix
 from scool.peer.agreement import Agreement
 from scool.peer.join import read_alone
-from scool.peer.memory import MemoryNetwork, MemoryTransport
+from scool.peer.memory import MemoryNetwork
 from scool.peer.transport import Transport
 from scool.recording.folder import RunFolder
 from toys import classification
 
 pytest.importorskip("cryptography", reason="pip install scool[peer]")
 
+from peer.pilots import ADDRESSES, NAMES, ROUNDS, live, simulated, take_part
 from scool.peer.identity import Keys
 from scool.peer.node import run_owner
 from scool.peer.owner import open_owner, sign, write_signatures
 from scool.peer.pilot import Trial, make_pilot
 from scool.peer.status import read_status
-
-NAMES = ("ann", "bob", "cat", "dan")
-ADDRESSES = {name: f"127.0.0.1:{7400 + place}" for place, name in enumerate(NAMES)}
-ROUNDS = 4
-OPTIONS = {"epochs": 2, "batch_size": 4, "sparsify_round": 1, "fraction": 0.4}
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("made") / "pilot"
-    make_pilot(folder, ADDRESSES, Trial(rounds=ROUNDS), OPTIONS, classification())
-    return folder
-
-
-@pytest.fixture
-def pilot(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "pilot"))
-
-
-def take_part(folder: Path, network: MemoryNetwork | None = None) -> dict[int, Any]:
-    """Every owner of a pilot runs, in one process."""
-    network = network or MemoryNetwork(len(NAMES))
-    return network.run({place: live(folder, place) for place in range(len(NAMES))})
-
-
-def live(folder: Path, place: int) -> Any:
-    def program(transport: MemoryTransport) -> Mapping[str, Any]:
-        def connect(owner: Any, largest: int) -> Transport:
-            return transport
-
-        return run_owner(open_owner(folder / NAMES[place]), connect=connect)
-
-    return program
-
-
-def simulated(folder: Path) -> scool.Result:
-    """The same with the data of all owners in one process."""
-    agreement = Agreement.read(folder / NAMES[0])
-    clients = [dict(np.load(folder / name / "data.npz")) for name in NAMES]
-    return scool.fit(
-        from_arrays(clients, num_classes=agreement.outputs),
-        agreement.builder(folder),
-        agreement.build_method(),
-        rounds=agreement.rounds,
-        seed=agreement.seed,
-        device="cpu",
-    )
 
 
 def check_equal(folder: Path, expected: scool.Result) -> None:

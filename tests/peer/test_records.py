@@ -8,12 +8,12 @@ import pytest
 pytest.importorskip("cryptography", reason="pip install scool[peer]")
 
 import scool
-from peer.test_node import made, pilot, take_part  # noqa: F401
+from peer.pilots import take_part
 from scool.cli.main import run_command
 
 
 def test_every_command_takes_the_run_folder_of_a_peer(
-    pilot: Path,  # noqa: F811
+    pilot: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     take_part(pilot)

@@ -10,7 +10,7 @@ from toys import classification
 
 pytest.importorskip("cryptography", reason="pip install scool[peer]")
 
-from peer.test_node import ADDRESSES, take_part
+from peer.pilots import ADDRESSES, take_part
 from scool.peer.audit import NAME, verify
 from scool.peer.owner import open_owner
 from scool.peer.pilot import Trial, make_pilot

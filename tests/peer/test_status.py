@@ -13,7 +13,7 @@ from rich.console import Console
 
 pytest.importorskip("cryptography", reason="pip install scool[peer]")
 
-from peer.test_node import NAMES, made, pilot, take_part  # noqa: F401
+from peer.pilots import NAMES, take_part
 from scool.cli.main import run_command
 from scool.errors import ScoolError
 from scool.peer.audit import Audit
@@ -134,7 +134,7 @@ def test_the_page_is_for_this_machine_and_can_only_be_looked_at() -> None:
 
 
 def test_a_finished_run_is_seen_and_watched_to_its_end(
-    pilot: Path,  # noqa: F811
+    pilot: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     take_part(pilot)
@@ -151,7 +151,7 @@ def test_a_finished_run_is_seen_and_watched_to_its_end(
 
 
 def test_rounds_that_people_cannot_follow_are_not_all_written(
-    pilot: Path,  # noqa: F811
+    pilot: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The last word is; so is a round that is followed by a wait."""
@@ -174,7 +174,7 @@ def test_rounds_that_people_cannot_follow_are_not_all_written(
     assert written.count(50) == 2
 
 
-def test_a_folder_has_one_peer_at_a_time(pilot: Path) -> None:  # noqa: F811
+def test_a_folder_has_one_peer_at_a_time(pilot: Path) -> None:
     owner = open_owner(pilot / "bob")
     with holding(owner.folder / LOCK) as is_ours:
         assert is_ours

@@ -27,7 +27,7 @@ class AmendCommand:
     """How long the newcomers' certificates are valid."""
     withdraw: bool = False
     """Let go of the edition that this member has signed and that is not in force yet: a newcomer
-    vanished, or a member refuses. All who signed it do so, then somebody proposes another one."""
+    vanished, or a member refuses. All who have signed it do so; one of them proposes anew."""
 
 
 def amend(arguments: Sequence[str]) -> int:
