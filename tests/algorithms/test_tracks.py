@@ -57,7 +57,9 @@ def test_drawn_as_the_only_kind_is_the_method_scool_drawn(partition: Any) -> Non
     data = DataConfig("digits" if partition == "permuted" else "cifar10", partition=partition)
     small = {"lr": 0.1, "epochs": 1, "batch_size": 4}
     alone = with_options(default_run("scool-drawn", data), small, "test")
-    ours = with_options(default_run("scool", data), small | {"kinds": "drawn"}, "test").algorithm
+    recipe = default_run("scool", data)
+    assert ("drawn" in recipe.algorithm.kinds) == (data.dataset == "cifar10")
+    ours = with_options(recipe, small | {"kinds": "drawn"}, "test").algorithm
     between = alone.settings.slow_momentum, alone.settings.model_average
     method = with_between(alone.algorithm, *between)
     assert min(between) > 0 and ours.methods(6)["drawn"] == method

@@ -8,6 +8,7 @@ from typing import Any
 
 from scool.algorithms import METHODS, AnyAlgorithm
 from scool.algorithms.between_rounds import check_goes_on
+from scool.algorithms.tracks import KINDS
 from scool.contracts import Recorder
 from scool.data.catalogue import DataConfig, find, load
 from scool.data.federation import Federation
@@ -70,7 +71,7 @@ def recipe(method: str, data: DataConfig) -> Recipe:
     between: dict[str, Any] = {}
     momentum = 0.5 if is_sbm else 0.7  # benchmarks/2026-11-15-beyond
     options |= {"drawn_momentum": momentum, "drawn_average": 0.9, "drawn_fraction": 0.1}
-    options["drawn_noise"] = 0.0 if is_sbm else 0.1
+    options |= {"drawn_noise": 0.0 if is_sbm else 0.1, "kinds": ",".join(KINDS)}
     if is_drawn:
         between = {"slow_momentum": momentum, "model_average": 0.9}
         options["fraction"] = 0.1
