@@ -341,3 +341,12 @@ def test_owners_in_other_units_are_judged_alike() -> None:
     sums = from_sums(engine, judges, after.population, 5.0)
     torch.testing.assert_close(after.weights, before.weights, atol=0.1, rtol=0)
     torch.testing.assert_close(sums.weights, after.weights, atol=1e-6, rtol=0)
+
+
+def test_the_graph_keeps_ten_peers_at_least() -> None:
+    """Models that learn from four of twenty drift apart, and judges do not notice."""
+    found = [
+        Tracks(fraction=fraction).methods(clients)["graph"].fraction
+        for fraction, clients in ((0.225, 20), (0.225, 100), (0.0, 1000), (0.0, 4))
+    ]
+    assert found == [0.5, 0.225, 0.1, 1.0]

@@ -33,6 +33,7 @@ KINDS = ("alone", "body", "graph", "common", "drawn")
 LOST = Reason("training", "loss or model in an earlier round")
 CALM = 20  # rounds without a change of the weights after which they have settled
 MOVED = 0.05  # of its weight that the mean owner gives to other kinds: above this, not settled
+FEWEST = 10  # peers of the kind `graph`: models that learn from fewer drift apart
 LEAST = 0.05  # weights of an owner below this become 0 when judging ends
 
 
@@ -85,7 +86,7 @@ class Tracks(Method[TracksState]):
     """The prior of the graph, for the kinds `graph` and `drawn`."""
     sgd: LocalSGD = field(default_factory=LocalSGD)
     fraction: float = 0.0
-    """Peers kept by the kind `graph`, as a fraction of all clients; 0: a tenth, at least ten."""
+    """Peers of the kind `graph`, as a fraction of all clients, at least ten; 0: a tenth."""
     pooling: float = 20.0
     """kappa: the number of an owner's samples that weigh as much as what suits the population."""
     validation: float = 0.2
@@ -131,7 +132,7 @@ class Tracks(Method[TracksState]):
 
     def methods(self, clients: int = 100) -> dict[str, Method[Any]]:
         """The method of each kind. The head of FedRep gets as many passes as the body."""
-        sgd, fraction = self.sgd, self.fraction or min(1.0, max(0.1, 10 / clients))
+        sgd, fraction = self.sgd, min(1.0, max(self.fraction or 0.1, FEWEST / clients))
         graph = SCooL(prior=self.prior, sgd=sgd, fraction=fraction, aggregate=self.aggregate)
         every: dict[str, Method[Any]] = {
             "alone": LocalOnly(sgd=sgd),
