@@ -303,8 +303,11 @@ def test_who_cannot_spare_a_sample_does_what_suits_the_others(evidence: Any) -> 
 
 
 def test_nobody_can_spare_a_sample() -> None:
-    with pytest.raises(DataError, match="no validation samples"):
+    with pytest.raises(DataError, match="client 0 has 1 training sample"):
         scool.fit(regression((1, 1)), "mlp", Tracks(sgd=SGD), rounds=1, device="cpu")
+    engine, theta0 = start(regression((2, 2)))
+    with pytest.raises(DataError, match="no validation samples"):
+        Tracks(sgd=SGD).init(engine, theta0)
 
 
 def test_validation_samples_of_some_owners_are_enough() -> None:
