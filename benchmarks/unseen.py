@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--stage", choices=("tune", "test"), default="test")
     parser.add_argument("--rate", type=float, default=0.0, help="times the default learning rate")
-    parser.add_argument("--table", action="store_true", help="print a line per method, run nothing")
+    parser.add_argument("--table", action="store_true", help="print gains of `scool`, run nothing")
     parser.add_argument("--csv", type=Path, help="with --table: write its numbers here, too")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -99,7 +99,7 @@ def main() -> None:
         rows = [row for name in names for row in rows_of(done, name)]
         if given.csv:
             write_csv(given.csv, rows)
-        return print("\n".join(map(_row, rows)))
+        return print(markdown(rows))
     for seed in range(given.seeds):
         for name in names:
             for row in given.methods.split(","):
@@ -164,16 +164,35 @@ def _chosen(runs: list[dict[str, Any]], gains: torch.Tensor) -> dict[str, Any]:
     return {"weights": means, "told_alone": int(told.sum()), "of_others_gain": right}
 
 
-def _row(row: dict[str, Any]) -> str:
-    words = f"{row['federation'][:24]:25}{row['method']:10}"
-    if "gain" in row:
-        ends = "" if row["low"] is None else f"[{row['low']:+8.2f},{row['high']:+8.2f}]"
-        words += f"{row['seeds']} {row['score']:8.2f} {row['gain']:+8.2f} {ends:20}"
-        words += f" worse {row['worse']:4.0%}"
-        words += f" clearly {row['clearly']:4.0%}"
-    for kind, weight in row.get("weights", {}).items():
-        words += f" {kind}={weight:.2f}"
-    return words + (f" FAILED {row['failed']}" if row["failed"] else "")
+HEAD = "federation, owners, seeds, alone, scool, interval over seeds, worse off, beyond noise"
+HEAD += ", told to be alone, of the others gain, SCooL-SBM, FedAvg"
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """A row for each federation that `scool` was tried on, gains over learning alone."""
+    words = HEAD.split(", ")
+    lines = ["| " + " | ".join(words) + " |", "| --- " + "| ---: " * (len(words) - 1) + "|"]
+    for name in dict.fromkeys(row["federation"] for row in rows):
+        by = {row["method"]: row for row in rows if row["federation"] == name and "gain" in row}
+        if "scool" in by and "local" in by:
+            lines.append("| " + " | ".join(_cells(name, by)) + " |")
+    return "\n".join(lines)
+
+
+def _cells(name: str, by: dict[str, dict[str, Any]]) -> list[str]:
+    ours, low, high = by["scool"], by["scool"]["low"], by["scool"]["high"]
+    gains = [f"{by[m]['gain']:+.1f}" if m in by else "–" for m in ("scool", "scool-sbm", "fedavg")]
+    share = ours["of_others_gain"]
+    return [
+        name.replace("_", " "),
+        *(str(ours["owners"]), str(ours["seeds"]), f"{by['local']['score']:.1f}", gains[0]),
+        "–" if low is None else f"{low:+.1f} to {high:+.1f}",
+        f"{ours['worse']:.0%}",
+        "–" if low is None else f"{ours['clearly']:.0%}",
+        str(ours["told_alone"]),
+        "–" if share is None else f"{share:.0%}",
+        *gains[1:],
+    ]
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def test_a_run_is_done_once_and_a_table_made(
     assert log.read_text() == written and len(written.splitlines()) == 2
     monkeypatch.setattr(sys, "argv", [*words, "--table", "--csv", str(table)])
     unseen.main()
-    assert "two_opponents" in capsys.readouterr().out
+    assert "| federation |" in capsys.readouterr().out
     assert table.read_text().startswith("federation,method,failed,seeds,score,gain")
 
 
@@ -51,3 +51,7 @@ def test_gains_are_paired_with_learning_alone(unseen: Any) -> None:
     ours = rows["scool"]
     assert ours["gain"] == pytest.approx(1.75) and ours["worse"] == 0.5 and ours["clearly"] == 0.5
     assert ours["told_alone"] == 1 and ours["of_others_gain"] == 0.0
+    page = unseen.markdown([*rows.values()])
+    assert (
+        "| strangers | 2 | 2 | 55.0 | +1.8 |" in page and "| 50% | 50% | 1 | 0% | – | – |" in page
+    )

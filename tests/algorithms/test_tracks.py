@@ -398,8 +398,11 @@ def test_who_cannot_spare_a_sample_does_what_suits_the_others(evidence: Any) -> 
 
 
 def test_nobody_can_spare_a_sample() -> None:
-    with pytest.raises(DataError, match="no validation samples"):
+    with pytest.raises(DataError, match="client 0 has 1 training sample"):
         scool.fit(regression((1, 1)), "mlp", Tracks(sgd=SGD), rounds=1, device="cpu")
+    engine, theta0 = start(regression((2, 2)))
+    with pytest.raises(DataError, match="no validation samples"):
+        Tracks(sgd=SGD).init(engine, theta0)
 
 
 def test_validation_samples_of_some_owners_are_enough() -> None:
@@ -436,3 +439,10 @@ def test_owners_in_other_units_are_judged_alike() -> None:
     sums = from_sums(engine, judges, after.population, 5.0)
     torch.testing.assert_close(after.weights, before.weights, atol=0.1, rtol=0)
     torch.testing.assert_close(sums.weights, after.weights, atol=1e-6, rtol=0)
+
+
+def test_the_graph_says_how_many_peers_there_are_unless_told() -> None:
+    """Models that learn from too few drift apart, and judges do not notice."""
+    of = {f: Tracks(fraction=f, kinds="graph,drawn").methods(20) for f in (0.0, 0.225)}
+    assert [of[f]["graph"].fraction for f in of] == [0.0, 0.225]
+    assert [of[f]["drawn"].plain.fraction for f in of] == [0.5, 0.225]

@@ -141,17 +141,19 @@ def with_validation(
     last samples of a class.
 
     Raises:
-        DataError: a client has a single sample: nothing is left to train on.
+        DataError: a client has a single sample: nothing is left to train on. With `of_all=False`
+            only where nobody has more.
     """
     require(0 < fraction < 1, "validation", fraction, "give a fraction between 0 and 1")
     train, val = federation.train, federation.val
     if not of_all and bool(val.mask.any()):
         return federation
+    spares = not of_all and int(train.sizes.max()) > 1
     kept, held = [], []
     for client, size in enumerate(train.sizes.tolist()):
         rows = train.mask[client].nonzero()[:, 0]
         count = 0 if bool(val.mask[client].any()) else max(1, int(fraction * size + 1e-9))
-        if size == 1 and not of_all:
+        if size == 1 and spares:
             count = 0
         if count >= size:
             raise DataError(
