@@ -70,9 +70,8 @@ class Tracks(Method[TracksState]):
     the judges without a share of the samples, which they are judged by; the models that answer
     with all samples, so that none is lost. When the weights have settled, judging is over: the
     judges and the kinds that nobody uses train no more. With `evidence="sums"` no number about a
-    single sample leaves its owner: owners tell sums, and $\pi$ takes one step of EM in a round, not
-    all. A kind in which an owner's training breaks
-    keeps the owner's last finite model there, and weighs as its losses say.
+    single sample leaves its owner: owners tell sums, and $\pi$ takes one step of EM in a round. A
+    kind in which an owner's training breaks keeps its last finite model there.
 
     By kind, a round's record has in `tracks` the weights (K,), in `population` $\pi$, in `held_out`
     the scores (K,) of the judges; `graph` is $\sum_a \omega_{ia} w^a_{ij}$.
