@@ -20,8 +20,8 @@ from scool.errors import RunError, ScoolError
 from scool.peer.identity import Files
 from scool.peer.probe import probe
 from scool.peer.transport import Answer, Arrival, Leaving, unrecorded
+from scool.peer.watchdog import LEASE, Watch
 
-LEASE = 3.0  # seconds without a word after which a link counts as broken
 MOST_WAITING = 10_000  # arrivals that nobody has read yet; more are dropped, and fetched later
 OWN = ["put", "delete", "reply", "declare_queryable", "liveliness_token"]
 """What a member may say under its own keys, and nobody else."""
@@ -58,13 +58,19 @@ class ZenohTransport:
         self._tokens: set[str] = set()
         self._changed, self._news = threading.Condition(), 0
         self._seen = 0
-        dial = addresses[:place] if dial is None else dial
-        config = _config(self._root, place, names, addresses[place], dial, files, largest)
+        self._dial = list(addresses[:place] if dial is None else dial)
+        self._about = (names, addresses[place], files, largest)
+        self._watch = Watch(lambda peer: probe(self._dial[peer], files))
+        self._open()
+
+    def _open(self) -> None:
+        names, address, files, largest = self._about
+        config = _config(self._root, self.place, names, address, self._dial, files, largest)
         try:
             self._session = zenoh.open(zenoh.Config.from_json5(json.dumps(config)))
         except zenoh.ZError as error:
-            raise RunError(_cannot_listen(addresses[place], str(error))) from error
-        mine = f"{self._root}/{place}"
+            raise RunError(_cannot_listen(address, str(error))) from error
+        mine = f"{self._root}/{self.place}"
         self._held: list[Any] = [
             self._session.declare_queryable(f"{mine}/for/**", self._answer),
             self._session.declare_subscriber(f"{self._root}/*/on/**", self._receive),
@@ -162,10 +168,19 @@ class ZenohTransport:
         return frozenset({self.place, *(int(place) for place in places if place.isdigit())})
 
     def wait(self, until: float) -> None:
+        dark = set(range(self.place)) - self.members()
+        if self._watch.is_stuck(dark, self.now()):
+            self._reopen()
         with self._changed:
             if self._news == self._seen:
                 self._changed.wait(min(max(0.0, until - self.now()), 3600.0))
             self._seen = self._news
+
+    def _reopen(self) -> None:
+        """Begin anew with the network, and with what is on offer."""
+        self._session.close()
+        self._tokens.clear()
+        self._open()
 
     def trouble(self, peer: int) -> str:
         return "" if peer in self.members() else probe(self._addresses[peer], self._files)
