@@ -27,6 +27,7 @@ from scool.evaluation.paired import paired_difference
 from scool.run.config import default_run
 from scool.run.options import with_options
 
+AS_LOCAL = "the rate that all other methods have"
 NO_GRAPH = {"kinds": "alone,body,common"}
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "local": ("local", {}),
@@ -34,6 +35,7 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedrep": ("fedrep", {}),
     "scool-sbm": ("scool-sbm", {}),
     "scool": ("scool", {}),
+    "given rate": ("scool", {"lr": AS_LOCAL}),
     "no graph": ("scool", NO_GRAPH),
 }
 
@@ -61,7 +63,10 @@ def run(name: str, row: str, seed: int, stage: str, rate: float) -> dict[str, An
     federation = federation_of(case, seed, stage)
     method, options = ROWS[row]
     start = default_run(method, config_like(federation)).algorithm
-    algorithm = with_options(start, options | ({"lr": rate * start.sgd.lr} if rate else {}), row)
+    usual = default_run("local", config_like(federation)).algorithm.sgd.lr
+    if rate or options.get("lr") == AS_LOCAL:
+        options = options | {"lr": (rate or 1.0) * usual}
+    algorithm = with_options(start, options, row)
     began = time.monotonic()
     result = scool.fit(
         federation, case.model, algorithm, rounds=case.rounds, eval_every=case.rounds, seed=seed,
