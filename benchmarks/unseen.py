@@ -170,7 +170,7 @@ def _chosen(runs: list[dict[str, Any]], gains: torch.Tensor) -> dict[str, Any]:
 
 
 HEAD = "federation, owners, seeds, alone, scool, interval over seeds, worse off, beyond noise"
-HEAD += ", told to be alone, of the others gain, SCooL-SBM, FedAvg"
+HEAD += ", told to be alone, of the others gain, rate not found, SCooL-SBM, FedAvg"
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
@@ -186,7 +186,8 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 
 def _cells(name: str, by: dict[str, dict[str, Any]]) -> list[str]:
     ours, low, high = by["scool"], by["scool"]["low"], by["scool"]["high"]
-    gains = [f"{by[m]['gain']:+.1f}" if m in by else "–" for m in ("scool", "scool-sbm", "fedavg")]
+    shown = ("scool", "given rate", "scool-sbm", "fedavg")
+    gains = [f"{by[m]['gain']:+.1f}" if m in by else "–" for m in shown]
     share = ours["of_others_gain"]
     return [
         name.replace("_", " "),

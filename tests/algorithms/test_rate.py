@@ -1,5 +1,6 @@
 """The learning rate that `scool` finds: the rule, what it looks at, and who may leave it open."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from scool.data.build import with_validation
 from scool.errors import ConfigError
 from scool.learning.local_sgd import LocalSGD
 from scool.learning.losses import as_metric
-from toys import classification, poisoned, regression, start, tanh_net
+from toys import classification, poisoned, regression, softmax_regression, start, tanh_net
 
 SGD = LocalSGD(lr=0.0, epochs=3, batch_size=4)
 
@@ -22,26 +23,36 @@ def tried(end: float, held_out: list[float], is_sound: bool = True) -> Tried:
     return Tried(torch.full_like(losses, 2.0), torch.full_like(losses, end), losses, is_sound)
 
 
+GUARD = tried(2.0, [9.0, 9.0, 9.0])
+
+
 def test_the_rate_that_explains_held_out_samples_best() -> None:
     slow, fast = tried(1.0, [1.0, 1.1, 0.9]), tried(0.9, [0.5, 0.6, 0.4])
-    assert chosen([slow, fast, tried(0.8, [0.9, 0.7, 0.9])]) == 1
+    assert chosen([slow, fast, tried(0.8, [0.9, 0.7, 0.9]), GUARD]) == 1
 
 
 def test_where_nothing_can_be_learned_alone_the_rate_still_learns() -> None:
     """Not learning looks best: losses of the uninformed, where faster ones are worse."""
     rates = [tried(2.0, [2.3, 2.3]), tried(1.2, [2.4, 2.5]), tried(0.6, [2.5, 2.6])]
-    assert chosen(rates) == 1  # the first rate falls less than half as far as the last
+    assert chosen([*rates, GUARD]) == 1  # the first rate falls less than half as far as the last
 
 
-def test_a_rate_with_which_somebody_breaks_does_not_count() -> None:
-    assert chosen([tried(1.5, [1.0, 1.0]), tried(0.1, [0.1, 0.1], is_sound=False)]) == 0
-    assert chosen([tried(1.5, [1.0], is_sound=False)] * 2) == 0
+def test_a_rate_with_which_somebody_breaks_does_not_count_nor_the_one_below() -> None:
+    """A run is longer than five passes: what is next to a rate that breaks may break later."""
+    good, better, broken = (
+        tried(1.5, [1.0, 1.0]),
+        tried(1.0, [0.5, 0.5]),
+        tried(0.1, [0.1] * 2, False),
+    )
+    assert chosen([good, better, GUARD, broken]) == 1
+    assert chosen([good, better, broken]) == 0
+    assert chosen([broken, broken]) == 0
 
 
 def test_of_rates_within_a_standard_error_the_smallest() -> None:
     unsure = tried(0.9, [0.2, 0.9, 0.1])
-    assert chosen([tried(1.0, [0.5, 0.5, 0.5]), unsure]) == 0
-    assert chosen([tried(1.0, [0.9, 1.6, 0.8]), unsure]) == 1  # each owner 0.7 worse
+    assert chosen([tried(1.0, [0.5, 0.5, 0.5]), unsure, GUARD]) == 0
+    assert chosen([tried(1.0, [0.9, 1.6, 0.8]), unsure, GUARD]) == 1  # each owner 0.7 worse
 
 
 def test_it_is_what_owners_learn_alone_and_says_nothing_of_samples() -> None:
@@ -49,7 +60,7 @@ def test_it_is_what_owners_learn_alone_and_says_nothing_of_samples() -> None:
     federation = with_validation(classification((20, 16, 18)), 0.25, seed=1)
     engine, theta0 = start(federation)
     found = find_rate(engine, engine.replicate(theta0), SGD)
-    assert engine.ledger.samples == len(RATES) * PASSES * int(engine.sizes.sum())
+    assert engine.ledger.samples == (len(RATES) + 1) * PASSES * int(engine.sizes.sum())
     losses = {}
     for eta in RATES:
         alone, _ = start(federation)
@@ -106,6 +117,22 @@ def test_other_methods_need_a_rate(method: Any) -> None:
 
 def test_it_learns_from_regression_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rate, "RATES", (0.001, 0.1))
+    monkeypatch.setattr(rate, "GUARD", 0.2)
     federation = with_validation(regression((16,) * 4), 0.3, seed=1)
     engine, theta0 = start(federation, tanh_net(outputs=2))
     assert find_rate(engine, engine.replicate(theta0), SGD) == 0.1
+
+
+def test_a_strict_run_finds_a_rate_though_others_break() -> None:
+    federation = with_validation(regression((16,) * 4), 0.3, seed=1)
+    x = federation.train.x * 20
+    federation = replace(federation, train=federation.train._replace(x=x))
+    engine, theta0 = start(federation, tanh_net(outputs=2).float(), strict=True)
+    sgd = LocalSGD(lr=0.0, epochs=1, batch_size=4, momentum=0.9, optimizer="sgd")
+    wild = regression((16,) * 4)
+    wild = replace(wild, train=wild.train._replace(x=wild.train.x * 1e18))
+    assert find_rate(engine, engine.replicate(theta0), sgd) in RATES
+    engine, theta0 = start(
+        with_validation(wild, 0.3, seed=1), softmax_regression(outputs=2).float(), strict=True
+    )
+    assert find_rate(engine, engine.replicate(theta0), sgd) == RATES[0]

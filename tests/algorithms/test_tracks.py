@@ -377,9 +377,11 @@ def test_the_median_says_when_judging_is_over(monkeypatch: pytest.MonkeyPatch) -
     state = after(tracks, engine, theta0, 1)
     weights = torch.tensor([[0.98, 0.02]], dtype=torch.float64).expand(3, -1)
     for counts, is_over in ([OVER, 1, OVER], True), ([1, OVER, 20], False):
-        told = torch.cat([torch.tensor(counts)[:, None], weights], dim=1)
+        rates = torch.tensor([0.0, 0.1, 0.1], dtype=torch.float64)  # one has not found any yet
+        told = torch.cat([rates[:, None], torch.tensor(counts)[:, None], weights], dim=1)
         monkeypatch.setattr(engine, "gather", lambda _, told=told: told)
-        heard = _heard(engine, state)
+        heard = _heard(engine, state._replace(rate=torch.zeros(()).double()))
+        assert float(heard.rate) == 0.1
         assert bool(heard.calm >= OVER) is is_over
         assert heard.weights[0].tolist() == pytest.approx([1.0, 0.0] if is_over else [0.98, 0.02])
 

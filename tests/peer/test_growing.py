@@ -296,7 +296,7 @@ class Inside(scool.LocalOnly.__base__):  # type: ignore[misc, name-defined]
 
 def test_the_recommended_method_grows(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    options = {"epochs": 1, "batch_size": 4, "fraction": 0.4, "kinds": "alone,graph"}
+    options = {"lr": 0.1, "epochs": 1, "batch_size": 4, "kinds": "alone,graph"}
     folders = pilot_of(home, 3, Trial(method="scool", rounds=10, **LIMITS), options)
     network = MemoryNetwork(4, delay=(0.02, 0.05))
     network.at(1.0, lambda: let_in(folders[:3], folders[3]))

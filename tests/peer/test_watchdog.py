@@ -26,8 +26,8 @@ def test_who_is_dark_though_it_can_be_reached_is_a_reason_to_open_the_network_ag
     assert not looked(watch, {0, 1}, 100.0)
     assert not looked(watch, {0, 1}, 100.0 + PATIENCE)  # dials both
     assert not looked(watch, {0, 1}, 100.5 + PATIENCE)
-    assert looked(watch, {0, 1}, 100.0 + PATIENCE + LEASE)
-    assert not looked(watch, {0, 1}, 100.1 + PATIENCE + LEASE)  # it has just been opened
+    assert looked(watch, {0, 1}, 100.5 + PATIENCE + LEASE)
+    assert not looked(watch, {0, 1}, 100.6 + PATIENCE + LEASE)  # it has just been opened
 
 
 def test_who_cannot_be_reached_or_is_back_is_none() -> None:
@@ -36,7 +36,8 @@ def test_who_cannot_be_reached_or_is_back_is_none() -> None:
     for t in range(60):
         assert not looked(away, {0}, float(t))
     assert not looked(back, {0}, 0.0)
-    assert not looked(back, {0}, PATIENCE)  # it can be reached
+    assert not looked(back, {0}, PATIENCE)  # dials it
+    assert not looked(back, {0}, PATIENCE + 0.5)  # it can be reached
     assert not looked(back, set(), PATIENCE + 1)  # and is back
     assert not looked(back, {0}, PATIENCE + LEASE + 1)  # dark again: from the beginning
 

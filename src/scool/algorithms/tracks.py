@@ -288,15 +288,19 @@ class Tracks(Method[TracksState]):
 
 
 def _heard(engine: Engine, state: TracksState) -> TracksState:
-    """What every owner says as a round begins: its weights, and for how long all have been calm.
-    Owners that missed something may count otherwise; the median counts."""
+    """What every owner says as a round begins: its learning rate, for how long all have been calm,
+    and its weights. Owners that missed something may count otherwise; the median counts."""
     never = state.scores[:, 0].isnan()
     mine = torch.where(never[:, None], _of_newcomers(state), state.weights)
-    told = told_by_all(engine, torch.cat([state.calm.expand(len(mine), 1), mine], dim=1))
-    known = are_weights(told[:, 1:]) & told[:, 0].isfinite()
+    alike = torch.stack([state.rate, state.calm.double()]).expand(len(mine), 2)
+    told = told_by_all(engine, torch.cat([alike, mine], dim=1))
+    known = are_weights(told[:, 2:]) & told[:, :2].isfinite().all(dim=1)
     if not bool(known.any()):
         return state
-    weights, calm = state.weights.where(~known[:, None], told[:, 1:]), told[known, 0].median()
+    rates = told[known & (told[:, 0] > 0), 0]
+    if len(rates):
+        state = state._replace(rate=rates.median())
+    weights, calm = state.weights.where(~known[:, None], told[:, 2:]), told[known, 1].median()
     if calm >= OVER > state.calm:
         weights = without_small(weights)
     return state._replace(weights=weights, calm=calm.to(state.calm))

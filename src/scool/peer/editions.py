@@ -88,8 +88,10 @@ def remember(folder: Path, agreement: Agreement) -> None:
     if now < last or (now == last and not same):
         raise ConfigError(
             f"this owner has signed another edition {last} of the agreement already, and two could "
-            "give one place to two owners: all members sign the same one. Or all who have signed "
-            f"withdraw it (`scool peer amend {folder} --withdraw`), and one of them proposes anew"
+            "give one place to two owners: all members sign the same one. Where some have taken "
+            "up this one and others have signed that one, the run can take in nobody more: make a "
+            "new agreement. Else all who have signed withdraw it (`scool peer amend "
+            f"{folder} --withdraw`), and one of them proposes anew"
         )
     _note(folder, agreement.run, now, agreement.sha256)
 

@@ -21,12 +21,17 @@ class Watch:
     def __init__(self, look: Callable[[int], str]) -> None:
         """`look` dials a member; empty if it can be reached."""
         self._look = look
-        self._since: dict[int, float] = {}  # when a member was found dark, or the session opened
+        self._since: dict[int, float] = {}  # when a member was found dark, or last dialled
         self._reachable: dict[int, float] = {}  # when it was found that it could be reached
+        self._found: dict[int, bool] = {}  # what the thread has found out; it writes nothing else
         self._thread = threading.Thread()
 
     def is_stuck(self, dark: Set[int], now: float) -> bool:
         """Called now and then with the members without a link."""
+        if self._found and not self._thread.is_alive():
+            self._since |= dict.fromkeys(self._found, now)  # look again after a while
+            self._reachable |= {peer: now for peer, answers in self._found.items() if answers}
+            self._found = {}
         self._since = {peer: self._since.get(peer, now) for peer in dark}
         self._reachable = {p: t for p, t in self._reachable.items() if p in dark}
         if any(now >= found + LEASE for found in self._reachable.values()):
@@ -35,12 +40,10 @@ class Watch:
         late = [peer for peer, since in self._since.items() if now >= since + PATIENCE]
         unknown = [peer for peer in late if peer not in self._reachable]
         if unknown and not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._dial, args=(unknown, now), daemon=True)
+            self._thread = threading.Thread(target=self._dial, args=(unknown,), daemon=True)
             self._thread.start()
         return False
 
-    def _dial(self, peers: list[int], now: float) -> None:
+    def _dial(self, peers: list[int]) -> None:
         for peer in peers:
-            self._since[peer] = now  # if it cannot be reached, look again after a while
-            if not self._look(peer):
-                self._reachable[peer] = now
+            self._found[peer] = not self._look(peer)

@@ -177,10 +177,21 @@ class ZenohTransport:
             self._seen = self._news
 
     def _reopen(self) -> None:
-        """Begin anew with the network, and with what is on offer."""
+        """Begin anew with the network, and with what is on offer.
+
+        Raises:
+            RunError: another program has taken the port.
+        """
         self._session.close()
         self._tokens.clear()
-        self._open()
+        last = self.now() + LEASE
+        while True:
+            try:
+                return self._open()
+            except RunError:  # the port may take a moment to be free
+                if self.now() >= last:
+                    raise
+                time.sleep(0.1)
 
     def trouble(self, peer: int) -> str:
         return "" if peer in self.members() else probe(self._addresses[peer], self._files)

@@ -1,6 +1,7 @@
 """A learning rate that suits a federation, found by what owners learn alone in a few passes."""
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -9,10 +10,12 @@ from torch import Tensor
 from scool.algorithms.shared.evidence import told_by_all
 from scool.algorithms.shared.held_out import numbers_of
 from scool.contracts import Engine
+from scool.errors import QuarantineError
 from scool.learning.local_sgd import LocalSGD
 from scool.types import Tree
 
-RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)  # with 1, few samples look learned and are not
+RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+GUARD = 1.0  # tried, too, and never taken: with few samples it looks better than it is
 PASSES = 5  # over its own samples, of each owner and with each rate
 LEAST = 1e-12  # mean squared error below which a fit is perfect
 
@@ -35,18 +38,24 @@ def find_rate(engine: Engine, theta: Tree, sgd: LocalSGD) -> float:
     owner best; $T(\eta)$ the mean of the training losses in the last pass. In regression both are
     logs of mean squared errors, so that owners with large targets count as others do.
 
-    A rate counts with which nobody's numbers break, and with which T falls at least half as far as
-    with the fastest such rate: where owners have too few samples to learn anything alone, not
-    learning would look best. $\eta$ is the smallest of these whose $V_i$ are, in the mean, within
-    one standard error of the best. Owners tell means only.
+    A rate counts if nobody's numbers break with it, nor with the next larger one, as a run is
+    longer than this; and if T falls at least half as far as with the fastest such rate: where
+    owners have too few samples to learn anything alone, not learning would look best. $\eta$ is the
+    smallest of these whose $V_i$ are, in the mean, within one standard error of the best. Owners
+    tell means only.
     """
-    return RATES[chosen([_try(engine, theta, replace(sgd, lr=rate)) for rate in RATES])]
+    rates = (*RATES, GUARD)
+    return RATES[chosen([_try(engine, theta, replace(sgd, lr=rate)) for rate in rates])]
 
 
 def chosen(tried: list[Tried]) -> int:
-    """The index of the rate; that of the smallest if all break."""
+    """The index of the rate, which is not the last one; that of the smallest if all break."""
     start = tried[0].start.nanmean()  # the smallest rate: hardly moved
-    falls = [float(start - t.end.nanmean()) if t.is_sound else -torch.inf for t in tried]
+    is_safe = [one.is_sound and next_.is_sound for one, next_ in pairwise(tried)]
+    falls = [
+        float(start - one.end.nanmean()) if safe else -torch.inf
+        for one, safe in zip(tried, is_safe, strict=False)
+    ]
     learn = [a for a, fall in enumerate(falls) if fall > -torch.inf and fall >= max(falls) / 2]
     if not learn:
         return 0
@@ -67,7 +76,12 @@ def _try(engine: Engine, theta: Tree, sgd: LocalSGD) -> Tried:
     theta = {name: t.clone() for name, t in theta.items()}
     losses: list[Tensor] = []
     for t in range(PASSES):
-        theta, loss = view.train(theta, once, t)
+        try:
+            theta, loss = view.train(theta, once, t)
+        except (
+            QuarantineError
+        ):  # a strict run: here it says no more than that the rate is too large
+            loss = torch.full((engine.num_clients,), torch.nan)
         losses.append(loss.double())
     seen = numbers_of(view, [theta])
     numbers = seen.numbers[..., 0].nanmean(dim=2)  # (K, 1 + B)
