@@ -448,3 +448,27 @@ def test_the_graph_says_how_many_peers_there_are_unless_told() -> None:
     of = {f: Tracks(fraction=f, kinds="graph,drawn").methods(20) for f in (0.0, 0.225)}
     assert [of[f]["graph"].fraction for f in of] == [0.0, 0.225]
     assert [of[f]["drawn"].plain.fraction for f in of] == [0.5, 0.225]
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_model_that_broke_though_its_judge_did_not_answers_no_more(
+    is_lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a rate near the edge: the models that answer train on more samples."""
+    tracks = Tracks(sgd=SGD, kinds="alone,common", pooling=0.0)
+    engine, theta0 = start(prepare_data(classification((7, 9, 8)), tracks, seed=3))
+    whole = Tracks._train
+
+    def wild(self: Tracks, *args: Any, **named: Any) -> Any:
+        after, infos, lost = whole(self, *args, **named)
+        if named["whole"]:
+            loss = torch.tensor([0.5, torch.nan if is_lost else 1e9, 0.5])
+            infos["common"] = infos["common"] | {"train_loss": loss}
+            lost[1, 1] = is_lost
+        return after, infos, lost
+
+    calm = after(tracks, engine, theta0, 2)
+    monkeypatch.setattr(Tracks, "_train", wild)
+    found = after(tracks, engine, theta0, 2)
+    assert found.weights[1].tolist() == [1.0, 0.0] != calm.weights[1].tolist()
+    assert torch.equal(found.weights[[0, 2]], calm.weights[[0, 2]])

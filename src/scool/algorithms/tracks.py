@@ -22,7 +22,11 @@ from scool.algorithms.shared.evidence import (
 from scool.algorithms.shared.held_out import classes_held
 from scool.algorithms.shared.rate import find_rate
 from scool.algorithms.shared.settling import OVER, needed_calm, settled, without_small
-from scool.algorithms.shared.side_by_side import average_loss, combined_graph
+from scool.algorithms.shared.side_by_side import (
+    average_loss,
+    combined_graph,
+    without_broken,
+)
 from scool.contracts import Engine, Meets, Method
 from scool.data.federation import Task
 from scool.errors import check_fields, require, unknown
@@ -223,7 +227,9 @@ class Tracks(Method[TracksState]):
                 engine, state, state.judges, list(before), round, whole=False
             )
             state = self._judged(engine, state._replace(judges=judges), theirs, round)
-        weights, active = state.weights, engine.active
+        losses = {a: infos[name]["train_loss"] for a, name in enumerate(before) if name in infos}
+        weights = without_broken(state.weights, lost, losses, -engine.uniform_log_lik)
+        state, active = state._replace(weights=weights), engine.active
         found = [(a, infos[name]) for a, name in enumerate(before) if name in infos]
         after = state._replace(
             theta=_mixtures(engine, models, state, state.theta[CLASSES]),

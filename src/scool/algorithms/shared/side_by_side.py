@@ -1,9 +1,13 @@
 """What several kinds of cooperation come to together, by the weights that owners give them."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
 from scool.graph.edges import Edges, Matrix
+
+BROKEN = 3.0  # times the loss of who knows nothing: a model that loses more on its own samples
 
 
 def average_loss(losses: list[tuple[int, Tensor]], weights: Tensor) -> Tensor:
@@ -25,3 +29,23 @@ def combined_graph(graphs: list[tuple[int, Matrix]], weights: Tensor, active: Te
     mixed = mixed.on(mixed.values / sums[mixed.i])
     alone = Edges.loops(len(active), sums == 0)
     return mixed.updated(alone.on(torch.ones(alone.count, dtype=torch.float64)))
+
+
+def without_broken(
+    weights: Tensor, lost: Tensor, losses: Mapping[int, Tensor], uninformed: float
+) -> Tensor:
+    """(K, A) weights without the kinds in which an owner's model is lost (A, K), or loses far more
+    on the samples it trains on than who knows nothing: its judge may not have broken. As they are
+    where no other kind has weight.
+
+    >>> weights = torch.tensor([[0.9, 0.1], [0.0, 1.0]])
+    >>> whole = torch.zeros(2, 2, dtype=torch.bool)
+    >>> without_broken(weights, whole, {1: torch.tensor([1e20, 1e20])}, 0.7).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    kept = weights.where(~lost.T, 0.0)
+    for kind, loss in losses.items():
+        kept[loss.to(kept) > BROKEN * uninformed, kind] = 0
+    total = kept.sum(dim=1, keepdim=True)
+    is_whole = (kept == weights).all(dim=1, keepdim=True)
+    return torch.where(is_whole | (total <= 0), weights, kept / total.clamp_min(1e-300))
