@@ -1,4 +1,4 @@
-"""A learning rate that suits a federation, found by what owners learn alone in a few passes."""
+"""A learning rate that suits a federation, found by what owners learn alone in a few rounds."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -16,14 +16,14 @@ from scool.types import Tree
 
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 GUARD = 1.0  # tried, too, and never taken: with few samples it looks better than it is
-PASSES = 5  # over its own samples, of each owner and with each rate
+ROUNDS = 5  # of learning alone, of each owner and with each rate
 LEAST = 1e-12  # mean squared error below which a fit is perfect
 
 
 class Tried(NamedTuple):
     """What owners who learn alone say of one rate; NaN in the rows of those who say nothing."""
 
-    start: Tensor  # (K,) training loss of the first pass
+    start: Tensor  # (K,) training loss of the first round
     end: Tensor  # (K,) of the last one
     held_out: Tensor  # (K,) loss on held-out samples then
     is_sound: bool  # nobody's numbers broke
@@ -33,9 +33,9 @@ def find_rate(engine: Engine, theta: Tree, sgd: LocalSGD) -> float:
     r"""[TRACK-eta] The learning rate with which owners who learn alone explain held-out samples
     best.
 
-    With each rate $\eta$ of `RATES` every owner goes `PASSES` times over its own samples, without
-    those held out. $V_i(\eta)$ is its held-out loss then, with the sharpness that suits the mean
-    owner best; $T(\eta)$ the mean of the training losses in the last pass. In regression both are
+    With each rate $\eta$ of `RATES` every owner learns alone for `ROUNDS` rounds, without the
+    samples held out. $V_i(\eta)$ is its held-out loss then, with the sharpness that suits the mean
+    owner best; $T(\eta)$ the mean of the training losses in the last round. In regression both are
     logs of mean squared errors, so that owners with large targets count as others do.
 
     A rate counts if nobody's numbers break with it, nor with the next larger one, as a run is
@@ -72,10 +72,10 @@ def chosen(tried: list[Tried]) -> int:
 def _try(engine: Engine, theta: Tree, sgd: LocalSGD) -> Tried:
     view = engine.view(f"rate {sgd.lr:g}")
     view.health.absent = engine.health.absent
-    once = replace(sgd, lr_schedule="constant", lr_decay=1.0, epochs=1, steps=0)
+    once = replace(sgd, lr_schedule="constant", lr_decay=1.0)
     theta = {name: t.clone() for name, t in theta.items()}
     losses: list[Tensor] = []
-    for t in range(PASSES):
+    for t in range(ROUNDS):
         try:
             theta, loss = view.train(theta, once, t)
         except (
