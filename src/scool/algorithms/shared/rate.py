@@ -78,9 +78,7 @@ def _try(engine: Engine, theta: Tree, sgd: LocalSGD) -> Tried:
     for t in range(ROUNDS):
         try:
             theta, loss = view.train(theta, once, t)
-        except (
-            QuarantineError
-        ):  # a strict run: here it says no more than that the rate is too large
+        except QuarantineError:  # strict: here it says that the rate is too large, no more
             loss = torch.full((engine.num_clients,), torch.nan)
         losses.append(loss.double())
     seen = numbers_of(view, [theta])
