@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
         (["run", "local", "--model", "mpl"], "did you mean 'mlp'"),
         (["run", "dpsgd", "--topology", "rng"], "did you mean 'ring'"),
         (["run", "scool-dirac", "--topology", "rng"], "did you mean 'ring'"),
-        (["run", "scool-sbm", "--fraction", "0"], "fraction"),
+        (["run", "scool-sbm", "--fraction", "2"], "fraction"),
         (["run", "fedavg", "--participation", "1.5"], "participation"),
         (["run", "local", "--rounds", "0"], "rounds"),
         (["run", "local", "--lr", "-1"], "lr"),

@@ -3,11 +3,11 @@
 import json
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from scool.algorithms.local_only import LocalOnly
-from scool.algorithms.tracks import Tracks
 from scool.data.federation import Federation
 from scool.errors import ConfigError, DataError, QuarantineError, RunError, printable
 from scool.peer.agreement import Agreement
@@ -85,7 +85,7 @@ class Candidate(NamedTuple):
             told = "some numbers about all your samples together, such as a mean loss"
             lines.append(f"in every round: {told}")
         lines.append(f"all of a round, to all members together: up to {sent.total(others)}")
-        if isinstance(method.plain, Tracks):
+        if method.finds_rate:
             lines[-1] += "; half of it or less when it is settled which kinds of cooperation pay"
         return lines
 
@@ -114,14 +114,15 @@ class Candidate(NamedTuple):
 
 def train_alone(folder: Path, agreement: Agreement, own: Federation, rounds: int) -> list[float]:
     """See `Candidate.alone`. Where the method finds a learning rate, so does this one."""
-    sgd = agreement.build_method().sgd
+    method = agreement.build_method()
+    rate = method.sgd.lr
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found = fit(
                 own,
                 agreement.builder(folder),
-                LocalOnly(sgd=sgd) if sgd.lr else Tracks(kinds="alone", sgd=sgd),
+                LocalOnly(sgd=method.sgd) if rate else replace(method, kinds="alone"),  # type: ignore[call-arg]
                 rounds=rounds,
                 seed=agreement.seed,
                 device="cpu",

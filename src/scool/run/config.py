@@ -95,7 +95,7 @@ def _adjust(algorithm: AnyAlgorithm, **options: Any) -> AnyAlgorithm:
     """Set those options that the method has (or its prior, or its kind `drawn`). One that finds a
     learning rate finds the number of peers, too."""
     mine = _own(algorithm, options)
-    if algorithm.finds_rate:
+    if as_method(algorithm).finds_rate:
         mine.pop("fraction", None)
         mine["sgd"] = replace(mine.get("sgd", algorithm.sgd), lr=algorithm.sgd.lr)
     for name in ("prior", "drawn"):
