@@ -46,7 +46,7 @@ class SimulateCommand:
     late: Annotated[tuple[str, ...], Many] = ()
     """PEER@ROUND: starts when the others have done so many rounds."""
     newcomer: Annotated[tuple[str, ...], Many] = ()
-    """PEER@ROUND: no member at first; all sign an amendment then, and it takes a reserved place."""
+    """PEER@ROUND: no member at first; all sign an amendment then. Rounds need a --pace of 0.5."""
     unreserved: bool = False
     """No place is reserved for newcomers: the run grows when they come."""
     loss: float = 0.0
