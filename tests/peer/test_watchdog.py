@@ -10,11 +10,11 @@ pytest.importorskip("cryptography", reason="pip install scool[peer]")
 
 from peer.test_zenoh import LARGEST, free_addresses, issue, wait_for
 from scool.peer import identity
-from scool.peer.watchdog import LEASE, PATIENCE, Watch
+from scool.peer.watchdog import LEASE, PATIENCE, Watchdog
 from scool.peer.zenoh import ZenohTransport
 
 
-def looked(watch: Watch, dark: set[int], now: float) -> bool:
+def looked(watch: Watchdog, dark: set[int], now: float) -> bool:
     """After what was begun in the background is done."""
     found = watch.is_stuck(dark, now)
     watch._thread.join(5) if watch._thread.ident else None
@@ -22,7 +22,7 @@ def looked(watch: Watch, dark: set[int], now: float) -> bool:
 
 
 def test_who_is_dark_though_it_can_be_reached_is_a_reason_to_open_the_network_again() -> None:
-    watch = Watch(lambda peer: "" if peer == 1 else "nothing listens there")
+    watch = Watchdog(lambda peer: "" if peer == 1 else "nothing listens there")
     assert not looked(watch, {0, 1}, 100.0)
     assert not looked(watch, {0, 1}, 100.0 + PATIENCE)  # dials both
     assert not looked(watch, {0, 1}, 100.5 + PATIENCE)
@@ -31,8 +31,8 @@ def test_who_is_dark_though_it_can_be_reached_is_a_reason_to_open_the_network_ag
 
 
 def test_who_cannot_be_reached_or_is_back_is_none() -> None:
-    away = Watch(lambda peer: "it does not answer")
-    back = Watch(lambda peer: "")
+    away = Watchdog(lambda peer: "it does not answer")
+    back = Watchdog(lambda peer: "")
     for t in range(60):
         assert not looked(away, {0}, float(t))
     assert not looked(back, {0}, 0.0)

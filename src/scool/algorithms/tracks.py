@@ -75,7 +75,7 @@ class Tracks(Method[TracksState]):
     with all samples, so that none is lost. When the weights have settled, judging is over: the
     judges and the kinds that nobody uses train no more. With `evidence="sums"` no number about a
     single sample leaves its owner: owners tell sums, and $\pi$ takes one step of EM in a round. A
-    kind in which an owner's training breaks keeps its last finite model there.
+    kind in which an owner's training breaks has no weight there.
 
     By kind, a round's record has in `tracks` the weights (K,), in `population` $\pi$, in `held_out`
     the scores (K,) of the judges; `graph` is $\sum_a \omega_{ia} w^a_{ij}$.
@@ -126,10 +126,11 @@ class Tracks(Method[TracksState]):
 
     @property
     def verbs(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The verbs of all kinds, and those that judge them."""
-        kinds = self.methods().values()
-        judging = ["judge", "view", "gather"] if self.evidence == "sums" else ["judge", "view"]
-        return frozenset(judging).union(*(kind.verbs for kind in kinds))
+        """The verbs of all kinds, and those that judge them and find a rate."""
+        own = frozenset({"judge", "view"})
+        if self.evidence == "sums" or not self.sgd.lr:
+            own |= {"train", "gather"}
+        return own.union(*(kind.verbs for kind in self.methods().values()))
 
     @property
     def averages_updates(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -227,10 +228,10 @@ class Tracks(Method[TracksState]):
                 engine, state, state.judges, list(before), round, whole=False
             )
             state = self._judged(engine, state._replace(judges=judges), theirs, round)
-        losses = {a: infos[name]["train_loss"] for a, name in enumerate(before) if name in infos}
+        found = [(a, infos[name]) for a, name in enumerate(before) if name in infos]
+        losses = {a: info["train_loss"] for a, info in found}
         weights = without_broken(state.weights, lost, losses, -engine.uniform_log_lik)
         state, active = state._replace(weights=weights), engine.active
-        found = [(a, infos[name]) for a, name in enumerate(before) if name in infos]
         after = state._replace(
             theta=_mixtures(engine, models, state, state.theta[CLASSES]),
             models=_without_theta(models),

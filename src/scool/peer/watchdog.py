@@ -9,7 +9,7 @@ PATIENCE = 2 * LEASE  # seconds that a member is dark before it is dialled apart
 
 
 @final
-class Watch:
+class Watchdog:
     """Looks after the members that this peer dials.
 
     Zenoh dials them for ever. But where both ends had opened their networks again at the same

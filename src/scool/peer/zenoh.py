@@ -20,7 +20,7 @@ from scool.errors import RunError, ScoolError
 from scool.peer.identity import Files
 from scool.peer.probe import probe
 from scool.peer.transport import Answer, Arrival, Leaving, unrecorded
-from scool.peer.watchdog import LEASE, Watch
+from scool.peer.watchdog import LEASE, Watchdog
 
 MOST_WAITING = 10_000  # arrivals that nobody has read yet; more are dropped, and fetched later
 OWN = ["put", "delete", "reply", "declare_queryable", "liveliness_token"]
@@ -60,7 +60,7 @@ class ZenohTransport:
         self._seen = 0
         self._dial = list(addresses[:place] if dial is None else dial)
         self._about = (names, addresses[place], files, largest)
-        self._watch = Watch(lambda peer: probe(self._dial[peer], files))
+        self._watch = Watchdog(lambda peer: probe(self._dial[peer], files))
         self._open()
 
     def _open(self) -> None:
